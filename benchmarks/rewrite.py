@@ -27,7 +27,7 @@ from benchmarks.systems import ask
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode_group
-from jetstream.log.format.plain_batch import PlainRecords, encode_plain
+from jetstream.log.format.plain_batch_encoder import PlainRecords, encode_plain
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.rewriting.sealed_rewrite import rewritten
 

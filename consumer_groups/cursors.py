@@ -228,19 +228,19 @@ def read_record(
 
 
 class CursorTable:
-    """The plain cursors as the records below `end` say; those are absorbed in the order of their offsets.
+    """The plain cursors as the records below `end` say; those are replayed in the order of their offsets.
 
     A value that this version cannot read hides the cursor before it, as compaction would remove that one: the
     answer must not depend on who has compacted what. A request for it reports that.
 
     Invariant:
-        U1: `end` never goes back, and no record is absorbed twice.
+        U1: `end` never goes back, and no record is replayed twice.
     """
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.end = NO_OFFSET
-        """The offset after what was absorbed."""
+        """The offset after what was replayed."""
         self._cursors: dict[PlainKey, Cursor] = {}
         self._unreadable: dict[PlainKey, Offset] = {}
 
@@ -253,7 +253,7 @@ class CursorTable:
         """Keys whose last value this version cannot read."""
         return len(self._unreadable)
 
-    def absorb(self, records: Iterable[CursorRecord], end: Offset) -> None:
+    def replay(self, records: Iterable[CursorRecord], end: Offset) -> None:
         """Take in the records of offsets from the present end to ``end``; the last one of each key is enough.
 
         They come in the order of their offsets.

@@ -148,11 +148,11 @@ class Coordinator:
                 return JoinRefused(join.connection, join.client, join.request, found)
             case Repeat(member_id, is_newest):
                 if is_newest:
-                    self._sessions.hear(member_id, join.connection, now)
+                    self._sessions.record_alive(member_id, join.connection, now)
                 return self._joined(join, member_id)
             case JoinAdmission(draft, member_id, needs_target, wishes):
                 self._advance(draft, now, wishes={member_id: wishes} if needs_target else None)
-                self._sessions.hear(member_id, join.connection, now)
+                self._sessions.record_alive(member_id, join.connection, now)
                 return self._persist([self._joined(join, member_id)], answered=member_id)
             case _:
                 assert_never(found)
@@ -164,7 +164,7 @@ class Coordinator:
             if isinstance(news, CoordinatorRefusal):
                 refused.append((beat.member_id, news))
                 continue
-            self._sessions.hear(beat.member_id, heartbeat.connection, now)
+            self._sessions.record_alive(beat.member_id, heartbeat.connection, now)
             if news is not None:
                 assignments.append(news)
         return HeartbeatAnswered(heartbeat.connection, tuple(assignments), tuple(refused))
@@ -246,7 +246,11 @@ class Coordinator:
 
     def _persist(self, answers: Iterable[Answer], answered: MemberId | None = None) -> Persist:
         """Return the present generation, to be durable before the answers and what others are told."""
-        told = (each for each in self._sessions.told(self.state) if each.assignment.member_id != answered)
+        told = (
+            each
+            for each in self._sessions.changed_assignments(self.state)
+            if each.assignment.member_id != answered
+        )
         return Persist(self.state, (*answers, *told))
 
     def _joined(self, join: Join, member_id: MemberId) -> Joined:

@@ -52,7 +52,7 @@ class MemberSessions:
     def __getitem__(self, member_id: MemberId) -> MemberSession:
         return self._sessions[member_id]
 
-    def hear(self, member_id: MemberId, connection: ConnectionId, now: MonotonicNs) -> None:
+    def record_alive(self, member_id: MemberId, connection: ConnectionId, now: MonotonicNs) -> None:
         """Take in that a member is alive."""
         session = self._sessions[member_id]
         session.heard_at, session.connection = now, connection
@@ -98,7 +98,7 @@ class MemberSessions:
         share = self._sessions[member_id].share
         return Assignment(member_id, state.generation, share.keeps, share.gives_up)
 
-    def told(self, state: GroupState) -> Iterator[Assigned]:
+    def changed_assignments(self, state: GroupState) -> Iterator[Assigned]:
         """Yield what is to be told to members for whom this generation changes something, where it can be."""
         for member_id, member in state.members.items():
             connection = self._sessions[member_id].connection

@@ -42,7 +42,7 @@ class CommitFailureEffect(Enum):
     """It can never be stored."""
 
 
-def consequence_of(error: JetstreamError) -> CommitFailureEffect:
+def failure_effect(error: JetstreamError) -> CommitFailureEffect:
     """Return what follows from a commit's failure."""
     if error.retriable:
         return CommitFailureEffect.SEND_AGAIN

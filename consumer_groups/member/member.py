@@ -39,7 +39,6 @@ from consumer_groups.coordinator.events import (
 from consumer_groups.coordinator.group_state import NO_GENERATION, ClientId
 from consumer_groups.member.claims import MemberClaims, Stage
 from consumer_groups.member.commits import CursorCommit
-from consumer_groups.member.coordinator_requests import CoordinatorLine
 from consumer_groups.member.events import (
     Closed,
     CoordinatorFound,
@@ -57,6 +56,7 @@ from consumer_groups.member.events import (
     StopReading,
     Subscribed,
 )
+from consumer_groups.member.pending_requests import PendingRequests
 from envelope.errors import Fenced, NotLeader
 from envelope.group_errors import InstanceFenced
 from envelope.types import MonotonicNs, NodeId, StreamName
@@ -123,7 +123,7 @@ class Member:
         self._terms = terms
         self._streams: frozenset[StreamName] = frozenset()
         self._aim = Aim.CONSUME
-        self._line = CoordinatorLine()
+        self._pending = PendingRequests()
         self._claims = MemberClaims()
         self._former: tuple[Claim, ...] = ()
         """What it had when it was put out last, if it had anything."""
@@ -163,14 +163,14 @@ class Member:
         actions = [*self._dispatch(event)]
         assert self.member_id != member_id or self.heard >= heard, f"M3: {self.heard} after {heard}"
         assert self.member_id is not None or not self._claims.held, f"M2: no member, and reads: {self}"
-        return (*actions, *self._line.timer(now, waits=self._waits and not self.is_over))
+        return (*actions, *self._pending.timer(now, waits=self._waits and not self.is_over))
 
     def commit(self, commit: CursorCommit) -> StoreCursors | None:
         """Return the next request, for this commit; None if there is no membership to commit for.
 
         It is to be sent unchanged until it is answered, and the next one not before that.
         """
-        connection = self._line.connection
+        connection = self._pending.connection
         if self.member_id is None or connection is None:
             return None
         self._commits += 1
@@ -189,18 +189,18 @@ class Member:
             case Subscribed() | Closed() | Stalled() | Resumed():
                 yield from self._take_aim(event)
             case CoordinatorFound(connection):
-                self._line.found(connection)
+                self._pending.found(connection)
                 yield from self._requests()
             case CoordinatorLost(connection):
-                yield from self._line.lost(connection)
+                yield from self._pending.lost(connection)
             case CoordinatorRefused(refusal):
                 yield from self._end(refusal)
             case Joined() | JoinRefused() | Assigned() | MemberRefused() | Left():
-                yield from self._hear(event)
+                yield from self._handle_answer(event)
             case StoppedReading(claims):
                 yield from self._stopped_reading(claims)
             case Tick():
-                self._line.ticked()
+                self._pending.ticked()
                 yield from self._requests()
             case _:
                 assert_never(event)
@@ -236,8 +236,8 @@ class Member:
             return
         self._joins += 1
         self._join_waits, self._join_was_sent = True, False
-        self._line.begin()
-        yield from self._line.look()
+        self._pending.begin()
+        yield from self._pending.locate()
         yield from self._requests()
 
     def _leave(self) -> Iterator[MemberAction]:
@@ -246,7 +246,7 @@ class Member:
             return
         if self.member_id is not None:
             self._join_waits, self._leave_waits = False, True
-            self._line.begin()
+            self._pending.begin()
             yield from self._requests()
         elif not (self._join_waits and self._join_was_sent):
             self._join_waits = False
@@ -272,10 +272,12 @@ class Member:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def _hear(self, answer: Joined | JoinRefused | Assigned | MemberRefused | Left) -> Iterator[MemberAction]:
+    def _handle_answer(
+        self, answer: Joined | JoinRefused | Assigned | MemberRefused | Left
+    ) -> Iterator[MemberAction]:
         match answer:
             case Joined() | JoinRefused():
-                yield from self._hear_of_join(answer)
+                yield from self._handle_join_answer(answer)
             case Assigned(_, assignment):
                 yield from self._assigned(assignment)
             case MemberRefused(connection, member_id, refusal) if member_id == self.member_id:
@@ -287,7 +289,7 @@ class Member:
             case _:
                 assert_never(answer)
 
-    def _hear_of_join(self, answer: Joined | JoinRefused) -> Iterator[MemberAction]:
+    def _handle_join_answer(self, answer: Joined | JoinRefused) -> Iterator[MemberAction]:
         if not self._join_waits or (answer.client, answer.request) != (self._terms.client, self._joins):
             return
         if isinstance(answer, JoinRefused):
@@ -305,7 +307,7 @@ class Member:
         """Hear why a join, a release or a heartbeat was in vain."""
         error = refusal.error
         if issubclass(error, NotLeader):
-            yield from self._line.lost(connection)
+            yield from self._pending.lost(connection)
         elif issubclass(error, Fenced) and not issubclass(error, InstanceFenced):
             yield from self._put_out()
         elif not error.retriable:
@@ -331,14 +333,14 @@ class Member:
     def _stopped_reading(self, claims: tuple[Claim, ...]) -> Iterator[MemberAction]:
         if not self._claims.stopped(claims):
             return  # lost meanwhile
-        self._line.begin()
+        self._pending.begin()
         yield from self._requests() if self._stays else self._leave()
 
     # --- asking -------------------------------------------------------------------------------------------
 
     def _requests(self) -> Iterator[MemberRequest]:
         """Yield what is to be sent until it is answered."""
-        connection, terms = self._line.connection, self._terms
+        connection, terms = self._pending.connection, self._terms
         if connection is None:
             return
         if self._leave_waits:

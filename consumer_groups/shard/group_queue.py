@@ -83,7 +83,7 @@ class GroupRun:
         """Take in that members are alive; return what they have not heard and may hear."""
         (answered,) = self._desk.coordinator.handle(MemberHeartbeat(connection, beats), now)
         assert isinstance(answered, HeartbeatAnswered), f"{answered} to a heartbeat"
-        if not (answered.assignments or answered.refused) or not self._desk.is_said:
+        if not (answered.assignments or answered.refused) or not self._desk.is_durable:
             return NO_NEWS  # H3: some of it may not be durable
         return HeartbeatAnswer(
             tuple((self.name, assignment) for assignment in answered.assignments),
@@ -92,7 +92,7 @@ class GroupRun:
 
     def news(self, beats: Iterable[Beat]) -> HeartbeatAnswer:
         """Return what members that beat before have not heard and may hear."""
-        if not self._desk.is_said:
+        if not self._desk.is_durable:
             return NO_NEWS
         found = [(beat.member_id, self._desk.coordinator.news(beat)) for beat in beats]
         return HeartbeatAnswer(
@@ -152,7 +152,7 @@ class GroupRun:
     def _step(self, now: MonotonicNs) -> bool:
         """Do what is next; tell whether there was something that can be done."""
         if (self._deleted or self._is_outdated) and (self._queue or now >= self._quiet_until):
-            self._tell_streams(now)
+            self._update_streams(now)
             return True
         if self._queue:
             return self._serve(now)
@@ -164,7 +164,7 @@ class GroupRun:
             return True
         return False
 
-    def _tell_streams(self, now: MonotonicNs) -> None:
+    def _update_streams(self, now: MonotonicNs) -> None:
         """Report deleted streams first: a stream may exist again."""
         if self._deleted:
             deleted = frozenset(self._deleted)

@@ -110,7 +110,7 @@ class GroupWriter:
         return bool(self._under_way) and self._under_way[-1].is_alone
 
     @property
-    def is_said(self) -> bool:
+    def is_durable(self) -> bool:
         """Return whether the coordinator knows nothing that is not durable."""
         return not (self._under_way and self._under_way[-1].has_state)
 
@@ -138,7 +138,7 @@ class GroupWriter:
 
     def serve(self, question: QuestionId | None, request: QueuedRequest, now: MonotonicNs) -> None:
         """Do what is asked, as far as that is allowed."""
-        assert self.is_said, f"H3: {request} would be answered with what is not durable"
+        assert self.is_durable, f"H3: {request} would be answered with what is not durable"
         match request:
             case Join() | Release() | Leave():
                 self.give(request, now, question)

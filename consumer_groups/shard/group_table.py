@@ -31,7 +31,7 @@ _NONE: Final[Mapping[Partition, GroupCursorRecord]] = MappingProxyType({})
 
 
 class GroupTable:
-    """The groups as the records below `end` say; those are absorbed in the order of their offsets.
+    """The groups as the records below `end` say; those are replayed in the order of their offsets.
 
     A value that this version cannot read hides the one before it, as compaction would remove that one.
     A request for it reports that. Once a `Shard` has the table, that one keeps it up to date. `CursorTable`'s
@@ -41,7 +41,7 @@ class GroupTable:
     def __init__(self) -> None:
         """Know nothing yet."""
         self.end = NO_OFFSET
-        """The offset after what was absorbed."""
+        """The offset after what was replayed."""
         self.members = 0
         """Of all groups."""
         self.cursors = 0
@@ -115,7 +115,7 @@ class GroupTable:
 
     # --- what becomes durable --------------------------------------------------------------------------
 
-    def absorb(self, records: Iterable[StoredGroup | StoredGroupCursor], end: Offset) -> None:
+    def replay(self, records: Iterable[StoredGroup | StoredGroupCursor], end: Offset) -> None:
         """Take in the records of offsets from the present end to ``end``; the last one of each key is enough.
 
         They come in the order of their offsets.

@@ -257,7 +257,7 @@ class Shard:
         if parked is not None:
             self._outbox.reply(parked.question, NO_NEWS)
 
-    def _tell(self, run: GroupRun) -> None:
+    def _notify_members(self, run: GroupRun) -> None:
         """Answer heartbeats that wait, as far as there is news of this group."""
         for connection, parked in self._parked.of_group(run.name):
             news = run.news(parked.beats[run.name])
@@ -293,7 +293,7 @@ class Shard:
             self._outbox.reply(parked.question, NO_NEWS)
 
     def _settled(self, run: GroupRun, now: MonotonicNs) -> None:
-        self._tell(run)  # before it goes on: what it decides next is not to be said yet
+        self._notify_members(run)  # before it goes on: what it decides next is not to be said yet
         self._go_on(run, now)
 
     def _go_on(self, run: GroupRun, now: MonotonicNs) -> None:

@@ -15,7 +15,7 @@ from jetstream.client.admin.groups import Groups
 from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
 from jetstream.client.admin.streams import Streams
 from jetstream.client.consume.consumer import Consumer
-from jetstream.client.consume.consumption import ConsumerTasks
+from jetstream.client.consume.consumer_tasks import ConsumerTasks
 from jetstream.client.consume.coordinator_link import GroupLinks
 from jetstream.client.consume.options import ConsumeOptions, consume_settings
 from jetstream.client.nodes.background import Background, background
@@ -167,9 +167,9 @@ class JetstreamClient(PublishingClient):
         if read_from not in get_args(ReadFrom):
             raise RequestError(f"read_from: {read_from!r}: there are {', '.join(get_args(ReadFrom))}")
         retry_s = options.get("retry_s", ReadSettings().retry_s)
-        wish = ReadPreference(read_from, Locality(options.get("node"), options.get("rack")))
+        preference = ReadPreference(read_from, Locality(options.get("node"), options.get("rack")))
         settings = ReadSettings(
-            fetch, retry_s, options.get("progress"), wish, batch_rows=options.get("batch_rows", 0)
+            fetch, retry_s, options.get("progress"), preference, batch_rows=options.get("batch_rows", 0)
         )
         return BatchReader(self._links, wanted, settings)
 

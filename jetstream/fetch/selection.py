@@ -14,8 +14,8 @@ from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import Buffer, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.format.batch import BatchHeader, encode_selected
-from jetstream.log.format.batch_run import merged_batches
 from jetstream.log.format.schema import SCHEMA
+from jetstream.log.format.small_batch_reader import merged_batches
 from jetstream.protocol.requests import Column
 
 SEEN_BYTES_MAX: Final = FETCH_BYTES_MAX

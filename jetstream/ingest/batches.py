@@ -23,7 +23,7 @@ from envelope.limits import BATCH_BYTES_MAX, ENVELOPE_RECORDS_MAX
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.messages import BATCH_FIXED_BYTES, MESSAGE_OVERHEAD_BYTES
 from jetstream.log.format.message import is_compressed
-from jetstream.log.format.plain_batch import no_headers
+from jetstream.log.format.plain_batch_encoder import no_headers
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 
 COLUMNS: Final = {name: SCHEMA.field(name).type for name in ("key", "headers", "txid", "value")}

@@ -19,16 +19,16 @@ from envelope.acks import AckWriter
 from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
-from jetstream.ingest.cursor_intake import intake_of
-from jetstream.ingest.gathering import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Linger
-from jetstream.ingest.intake import Binds
+from jetstream.ingest.cursor_validator import validator_of
+from jetstream.ingest.linger import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Linger
+from jetstream.ingest.message_validator import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
 from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.ingest.sequencer import Duplicate, MessageRefused, SequencedGroup, Sequencer
-from jetstream.log.format.plain_batch import Records
+from jetstream.log.format.plain_batch_encoder import Records
 from metadata.stream_config import StreamConfig
 
 PENDING_ACKS_MAX: Final = 2 * MAILBOX_MESSAGES_MAX
@@ -164,7 +164,7 @@ class StreamIngest:
         assert history.high_watermark <= log_end_offset, f"M2: {history.high_watermark}, {log_end_offset}"
         self._stream = stream
         self._leader_epoch = leader_epoch
-        self._intake = intake_of(stream, config, binds)
+        self._intake = validator_of(stream, config, binds)
         self._history = history
         self._sequencer = Sequencer(self._intake, log_end_offset, history)
         self._writer = AckWriter(stream, leader_epoch, config.partition)
@@ -172,7 +172,7 @@ class StreamIngest:
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset
         self._in_flight: deque[SequencedGroup] = deque()
-        self._gathering = Linger()
+        self._linger = Linger()
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
         self._suspended: JetstreamError | None = None
@@ -217,16 +217,16 @@ class StreamIngest:
         if in_flight:
             if self._doomed or others_in_flight:
                 return False
-            is_cheap = waiting < NEXT_GROUP_MESSAGES_MIN or self._gathering.is_small(waiting)
+            is_cheap = waiting < NEXT_GROUP_MESSAGES_MIN or self._linger.is_small(waiting)
             if is_cheap and not is_full:
                 return False
         if is_full or self._offline or self._suspended or self._intake.policy is not AckPolicy.ALL:
             return True  # where the replicas do not decide, nothing gathers for them
-        return not self._gathering.waits(waiting)
+        return not self._linger.waits(waiting)
 
     def hurry(self) -> None:
         """Begin every group as soon as it can be from now on: few messages come any more."""
-        self._gathering.hurries = True
+        self._linger.hurries = True
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Follow a changed configuration from the next group on."""
@@ -270,7 +270,7 @@ class StreamIngest:
         actions = self._answer(group.refused, group.duplicates)
         if group.records is not None:
             self._in_flight.append(group)
-            self._gathering.begin(group.base, group.end, len(messages))
+            self._linger.begin(group.base, group.end, len(messages))
             self._pending.add(group.leader, group.committed)
             actions.append(AppendRecords(group.records, group.base, self._leader_epoch, group.places))
         return actions
@@ -343,7 +343,7 @@ class StreamIngest:
         asked = sum(len(group.leader) + len(group.committed) for group in groups)
         unheard = sum(group.messages for group in groups) - asked
         replies = self._pending.take_back(groups[0].base)
-        self._gathering.take_back(groups[0].base)
+        self._linger.take_back(groups[0].base)
         for group in reversed(groups):
             self._sequencer.roll_back(group)
         assert self.log_end_offset == groups[0].base, f"M2: rolled back to {groups[0].base}: {self}"
@@ -376,7 +376,7 @@ class StreamIngest:
         assert high_watermark <= self._appended_end, f"M3: {high_watermark} is to be acked: {self}"
         self._high_watermark = high_watermark
         self._history.committed(high_watermark, now)
-        self._gathering.commit(high_watermark)
+        self._linger.commit(high_watermark)
         return _publish(*self._pending.release(high_watermark))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from envelope.headers import MESSAGE_ID, PublishHeaders
 from envelope.types import Offset, TimestampUs
-from jetstream.log.format.plain_batch import PlainRecords, Run, no_headers
+from jetstream.log.format.plain_batch_encoder import PlainRecords, Run, no_headers
 from jetstream.log.format.schema import SCHEMA
 
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type

@@ -23,14 +23,14 @@ from envelope.errors import (
 from envelope.headers import BATCH_RECORDS, SessionPlace
 from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, read_batch
-from jetstream.ingest.intake import Addressee, InspectedMessage, MessageValidator
+from jetstream.ingest.message_validator import Addressee, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
 from jetstream.ingest.publishers.dedupe import name_of, names_of
 from jetstream.ingest.publishers.history import PublisherHistory, Step
 from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.format.plain_batch import Records, Run, Runs
+from jetstream.log.format.plain_batch_encoder import Records, Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,11 @@ class Sequencer:
             Held by test_a_refused_append_refuses_every_message_and_is_as_if_it_never_was.
     """
 
-    def __init__(self, intake: MessageValidator, log_end_offset: Offset, history: PublisherHistory) -> None:
+    def __init__(
+        self, validator: MessageValidator, log_end_offset: Offset, history: PublisherHistory
+    ) -> None:
         """Continue a log that ends at ``log_end_offset``, and its ``history``."""
-        self._intake = intake
+        self._validator = validator
         self._history = history
         self._dedupe = history.dedupe
         self._sessions = history.sessions
@@ -142,19 +144,19 @@ class Sequencer:
         """Sequence messages each of which is a record."""
         fields = RecordFields()
         policies: dict[int, AckPolicy] = {}
-        ids = self._intake.only_identified(messages)
+        ids = self._validator.only_identified(messages)
         if ids is not None and self._dedupe.are_new(names := names_of(ids)):
             self._dedupe.remember_new(names, group.end, self._history.last_timestamp)
             self._history.last_id(ids[-1], Offset(group.end + len(ids) - 1))
             fields.message_ids = ids
-        elif places := self._intake.places_to_inspect(messages):
+        elif places := self._validator.places_to_inspect(messages):
             messages = self._judge_places(messages, places, group, fields, policies)
         if len(messages):
             self._store(messages, group, fields, policies)
 
     def _sequence_batch(self, messages: MessageBlock, group: SequencedGroup) -> None:
         """Sequence the one message in ``messages``, which is a batch unless its checksum says otherwise."""
-        message = self._intake.inspect(messages, 0)
+        message = self._validator.inspect(messages, 0)
         if message.envelope is None:
             self._sequence_run(messages, group)
             return
@@ -167,11 +169,11 @@ class Sequencer:
             added = [*added, (BATCH_RECORDS, b"%d" % message.records)]
         subject = messages.subjects[0]
         try:
-            content = read_batch(message.envelope, subject, added, self._intake.record_bytes_max)
+            content = read_batch(message.envelope, subject, added, self._validator.record_bytes_max)
         except JetstreamError as error:
             self._turn_down(message, error, group)
             return
-        unfit = self._intake.key_problem(message, content) or self._txid_problem(content.first_txid)
+        unfit = self._validator.key_problem(message, content) or self._txid_problem(content.first_txid)
         if unfit is not None:
             self._turn_down(message, unfit, group)
             return
@@ -200,7 +202,7 @@ class Sequencer:
         """Judge the messages at ``places``; return the messages that are to be stored."""
         dropped: set[int] = set()
         for place in places:
-            message = self._intake.inspect(messages, place)
+            message = self._validator.inspect(messages, place)
             row = place - len(dropped)
             verdict = self._verdict(message, Offset(group.end + row))
             if verdict is None and (message.envelope is not None or message.content is not None):
@@ -222,7 +224,7 @@ class Sequencer:
         if content is None:
             assert message.envelope is not None, "otherwise there is nothing to unpack"
             try:
-                content = message.envelope.content(self._intake.record_bytes_max)
+                content = message.envelope.content(self._validator.record_bytes_max)
             except JetstreamError as error:
                 return error
         messages.payloads[place], messages.replies[place] = bytes(content), message.reply
@@ -357,7 +359,7 @@ class Sequencer:
         run = build_records(base, self._history.last_timestamp, messages.subjects, messages.payloads, fields)
         group.add(run, len(messages), end)
         offsets = range(base, end)
-        default = self._intake.policy
+        default = self._validator.policy
         if any(policy is not default for policy in policies.values()):
             each = [policies.get(row, default) for row in range(len(messages))]
             leader = acks_of(offsets, messages.replies, [policy is AckPolicy.LEADER for policy in each])

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from envelope.errors import UnavailableError
 from envelope.subjects import matches
 from envelope.types import NodeId, StreamName
-from jetstream.fetch.turns import CatchUpScheduler
+from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
 from jetstream.log.disk.identity import DirectoryIdentity
 from jetstream.log.disk.machine_id import machine_id
 from jetstream.log.disk.os_disk import OsDisk
@@ -51,12 +51,12 @@ from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.readers.settings import socket_settings
-from jetstream.node.replicas.parts import NodeServices
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import Clock, SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.paced_thread import PacedThread
-from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.runtime.version import VERSION
 from jetstream.node.settings.node_config import NodeConfig
@@ -174,9 +174,9 @@ class Node:
         disk = stack.enter_context(closing(OsDisk(self.config.data)))
         identity = stack.enter_context(closing(DirectoryIdentity.open_or_create(disk))).identity
         crash = Crash()
-        turns = CatchUpScheduler(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
-        queue = CatchUpQueue(turns, self._clock, asyncio.get_running_loop())
-        disk_thread = DiskThread(SyncScheduler(disk), crash, turns=queue)
+        scheduler = CatchUpScheduler(self.config.socket.catch_up_share, len(os.sched_getaffinity(0)))
+        queue = CatchUpQueue(scheduler, self._clock, asyncio.get_running_loop())
+        disk_thread = DiskThread(SyncScheduler(disk), crash, catch_up_queue=queue)
         stack.push_async_callback(disk_thread.stop)
         http = HttpServer(searching_pages())
         stack.push_async_callback(http.stop)

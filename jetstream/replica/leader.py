@@ -145,14 +145,14 @@ class Leader:
         return len(self.isr.committed) < self._minimum
 
     @property
-    def knows_committed(self) -> bool:
+    def has_committed_own_epoch(self) -> bool:
         """Whether the high watermark has reached all that earlier reigns may have committed.
 
         Until then it may be below what they acked: the election brought only what one follower knew of it.
         """
         return not self.is_replicated or self.high_watermark >= self._epoch_start
 
-    def may_speak(self, now: MonotonicNs) -> bool:
+    def holds_leadership(self, now: MonotonicNs) -> bool:
         """Return whether the node may answer anybody about this stream as its leader."""
         return not self.deposed and self._lease.is_valid(now)
 
@@ -181,7 +181,7 @@ class Leader:
                 self._change_replicas(event, now)
             case _:
                 self._note(event, now)
-        if not self.may_speak(now):
+        if not self.holds_leadership(now):
             self.wake_at = NEVER  # time alone brings no lease
             assert all(isinstance(one.answer, RefusedMessage) for one in answers), f"L4: {answers} {self}"
             assert self.high_watermark == high_watermark, f"L4: committed after {high_watermark}: {self}"
@@ -271,7 +271,7 @@ class Leader:
             progress.park(fetch, now)
             return None
         progress.parked = None
-        if not self.may_speak(now):
+        if not self.holds_leadership(now):
             return _refused(fetch, FetchRefusal.NO_LEASE)
         return _parting(fetch, where, log.log_start_offset)
 
@@ -323,7 +323,7 @@ class Leader:
                 yield AnswerFollower(follower, _parting(fetch, StartsOver(), log.log_start_offset))
             elif (
                 fetch.log_end < log.log_end_offset
-                or progress.start_told != log.log_start_offset
+                or progress.start_sent != log.log_start_offset
                 or now >= parked.heartbeat(self.high_watermark, interval_ns)
             ):
                 progress.serve(log)

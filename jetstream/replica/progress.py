@@ -32,7 +32,7 @@ class FollowerState:
     away_since: MonotonicNs | None = field(default=None, compare=False)
 
 
-def passed_by_all(
+def min_synced_end(
     synced_end: Offset, followers: Iterable[FollowerState], now: MonotonicNs, away_max_ns: int
 ) -> Offset:
     """Return an offset below which every replica has everything on disk; the leader has below ``synced_end``.
@@ -87,7 +87,7 @@ class FollowerProgress:
     lost: bool = False
     """Its process is said to be dead, and nothing was heard of it since."""
     parked: ParkedFetch | None = None
-    start_told: Offset | None = None
+    start_sent: Offset | None = None
     """Where the leader's log begins, as it was last told; None: it was sent nothing that counts."""
     was_answered: bool = False
     """It has taken in an answer that was given to who might join, and so what that says of records that are
@@ -108,7 +108,7 @@ class FollowerProgress:
 
     def owe_answer(self) -> None:
         """Answer it once more before it joins those in sync: what it was sent before was for another role."""
-        self.start_told, self.was_answered = None, False
+        self.start_sent, self.was_answered = None, False
 
     def acknowledge(self, fetch: FetchMessage, log_end: Offset, now: MonotonicNs) -> None:
         """Take in how far its log is durable; the leader's ends at ``log_end``.
@@ -120,7 +120,7 @@ class FollowerProgress:
         assert now >= self.caught_up_at, f"P2: {now} is before {self.caught_up_at}"
         self.heard, self.lost = True, False
         # It asks again when it has taken in the answer; what only acknowledges may have crossed it.
-        self.was_answered |= fetch.asks and self.start_told is not None
+        self.was_answered |= fetch.asks and self.start_sent is not None
         self.log_end, self.high_watermark = fetch.log_end, fetch.high_watermark
         # It has no more on disk than it has, whatever it says.
         self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
@@ -146,7 +146,7 @@ class FollowerProgress:
         assert self.parked is not None, "P1: only who asks is answered"
         log_end = self.parked.fetch.log_end
         self._served_end = log_end if log_end < leader.log_end_offset else None
-        self.parked, self.start_told = None, leader.log_start_offset
+        self.parked, self.start_sent = None, leader.log_start_offset
 
     def leader_appends(self, log_end: Offset, now: MonotonicNs) -> None:
         """Note that the leader's log, which ended at ``log_end`` until now, has grown."""

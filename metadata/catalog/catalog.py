@@ -61,7 +61,7 @@ class Catalog:
 
     def apply(self, index: LogIndex, command: Command) -> Events:
         """Apply the command of entry ``index``; the first event answers its proposer."""
-        self.pass_over(index)
+        self.skip(index)
         events = _decide(self._tables, command)
         assert events, f"every command has an answer: {command}"
         for name in {event.stream.name for event in events if isinstance(event, StreamEvent)}:
@@ -69,7 +69,7 @@ class Catalog:
             assert not problems, f"{'; '.join(problems)} after {command}"
         return events
 
-    def pass_over(self, index: LogIndex) -> None:
+    def skip(self, index: LogIndex) -> None:
         """Record that entry ``index`` changes nothing: a leader's first of a term, or a repeated command."""
         assert index == self._applied + 1, f"K9: entry {index} after {self._applied}"
         self._applied = index

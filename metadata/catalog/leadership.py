@@ -17,13 +17,13 @@ from metadata.catalog.events import (
     UncleanlyElected,
     refused,
 )
-from metadata.catalog.streams import living, unknown_stream
+from metadata.catalog.streams import stream_in_life, unknown_stream
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, UncleanElection
 
 
 def change_leader(tables: Tables, command: ChangeLeader) -> Events:
     """Begin the next reign if nobody has since, and the leader to be is the process that was meant."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     if stream.leader_epoch != command.expected_leader_epoch:
@@ -87,7 +87,7 @@ def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> E
 
 def begin_stream(tables: Tables, command: BeginStream) -> Events:
     """Let the stream store records from now on, in that reign; repeats are harmless."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     refusal = deposed(stream, command.leader, command.leader_epoch)
@@ -100,7 +100,7 @@ def begin_stream(tables: Tables, command: BeginStream) -> Events:
 
 def change_isr(tables: Tables, command: ChangeIsr) -> Events:
     """Put the proposed ISR in force if its proposer still leads and nothing changed underneath."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     refusal = deposed(stream, command.leader, command.leader_epoch)

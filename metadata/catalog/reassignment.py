@@ -26,14 +26,14 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.events import Events, ReplicasReassigned, refused
 from metadata.catalog.holders import HoldersPut, holders_refusal, put_holders, read_replicas_refusal
-from metadata.catalog.streams import living, unknown_stream
+from metadata.catalog.streams import stream_in_life, unknown_stream
 from metadata.catalog.tables import Stream, Tables
 from metadata.limits import REPLICAS_MAX
 
 
 def reassign(tables: Tables, command: Reassignment) -> Events:
     """Take one step of a reassignment, or refuse it."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     match command:

@@ -175,7 +175,7 @@ def _incarnation_refusal(tables: Tables, incarnation: Incarnation) -> Events | N
 
 def update_stream(tables: Tables, command: UpdateStream) -> Events:
     """Merge the patch into the stream's configuration; all of it, or nothing."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     try:
@@ -225,7 +225,7 @@ def _unsynced(stream: Stream, config: StreamConfig) -> tuple[NodeId, ...]:
 
 def delete_stream(tables: Tables, command: DeleteStream) -> Events:
     """Forget the stream; its files are owed removal by every replica."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     if not tables.may_owe_removal(stream):
@@ -244,7 +244,7 @@ def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:
     return (RemovalConfirmed(command.node_id, command.incarnation),)
 
 
-def living(tables: Tables, name: StreamName, incarnation: Incarnation | None) -> Stream | None:
+def stream_in_life(tables: Tables, name: StreamName, incarnation: Incarnation | None) -> Stream | None:
     """Return the stream of that name, if it is in that life (any, if None)."""
     stream = tables.streams.get(name)
     if stream is None or incarnation not in (None, stream.incarnation):

@@ -6,13 +6,13 @@ from envelope.errors import Fenced, InvalidConfig
 from metadata.catalog.commands import AdvanceTier
 from metadata.catalog.events import Events, TierAdvanced, refused
 from metadata.catalog.leadership import deposed
-from metadata.catalog.streams import living, refused_mark, unknown_stream
+from metadata.catalog.streams import refused_mark, stream_in_life, unknown_stream
 from metadata.catalog.tables import Tables
 
 
 def advance_tier(tables: Tables, command: AdvanceTier) -> Events:
     """Put the mark in force if its proposer still leads, and no other mark came in between."""
-    stream = living(tables, command.stream, command.incarnation)
+    stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
     refusal = deposed(stream, command.leader, command.leader_epoch)

@@ -41,6 +41,7 @@ from metadata.catalog.events import (
 from metadata.catalog.events import Event as CatalogEvent
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
+from metadata.controller.alive_nodes import AliveNodes
 from metadata.controller.events import (
     Action,
     Elect,
@@ -56,7 +57,6 @@ from metadata.controller.events import (
     Tick,
 )
 from metadata.controller.led_streams import LedStreams
-from metadata.controller.living import Living
 from metadata.controller.preferred import PreferredLeaders
 from metadata.controller.reports import SilenceReports
 from metadata.controller.settings import ControllerSettings
@@ -100,7 +100,7 @@ class Controller:
         """
         self._catalog = catalog
         self._settings = settings
-        self._living = Living(catalog, now, settings.lease_ns)
+        self._alive_nodes = AliveNodes(catalog, now, settings.lease_ns)
         self._reports = SilenceReports(settings.report_valid_ns, settings.accused_ns)
         self._dead: set[NodeId] = set()
         """Nodes whose streams were opened because their lease has run out."""
@@ -137,7 +137,7 @@ class Controller:
     def alive(self, now: MonotonicNs) -> frozenset[NodeId]:
         """Return the nodes that were heard within a lease, in this term."""
         return frozenset(
-            node.node_id for node in self._catalog.nodes() if self._living.is_alive(node.node_id, now)
+            node.node_id for node in self._catalog.nodes() if self._alive_nodes.is_alive(node.node_id, now)
         )
 
     def ordered_election(
@@ -147,7 +147,7 @@ class Controller:
         row = self._catalog.stream(name)
         if row is None:
             return CommandRefused(UnknownStream, f"no stream {name!r}", (("stream", name),))
-        return ordered_election(row, node, self._living, now)
+        return ordered_election(row, node, self._alive_nodes, now)
 
     def __str__(self) -> str:
         return f"controller dead={','.join(sorted(self._dead))} open={len(self._open)}"
@@ -155,12 +155,12 @@ class Controller:
     # --- events -------------------------------------------------------------------------------------------
 
     def _heard(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
-        registered = self._living.registered_epoch(node)
+        registered = self._alive_nodes.registered_epoch(node)
         if node_epoch != registered:
             # An epoch that is not registered here yet will be, once this catalogue has caught up.
             return (RefuseLease(node, registered),) if node_epoch < registered else ()
-        was_alive = self._living.is_alive(node, now)
-        self._living.leases.renew(node, node_epoch, now)
+        was_alive = self._alive_nodes.is_alive(node, now)
+        self._alive_nodes.leases.renew(node, node_epoch, now)
         self._dead.discard(node)
         grant = GrantLease(node, node_epoch, self._settings.lease_ns)
         return (grant,) if was_alive else (grant, *self._elect(self._open, now))
@@ -184,9 +184,9 @@ class Controller:
         return tuple(self._elect(counted, now))
 
     def _stop(self, node: NodeId, node_epoch: NodeEpoch, now: MonotonicNs) -> tuple[Action, ...]:
-        if node_epoch != self._living.registered_epoch(node):
+        if node_epoch != self._alive_nodes.registered_epoch(node):
             return ()
-        self._living.stopping.add(node)
+        self._alive_nodes.stopping.add(node)
         self._open |= self._led.of(node)
         return tuple(self._elect(self._open, now))
 
@@ -194,9 +194,9 @@ class Controller:
         """Record the effect of a command; return the streams that may need, or can now have, an election."""
         match change:
             case NodeRegistered(node):
-                self._living.leases.renew(node.node_id, node.node_epoch, now)
+                self._alive_nodes.leases.renew(node.node_id, node.node_epoch, now)
                 self._dead.discard(node.node_id)
-                self._living.stopping.discard(node.node_id)
+                self._alive_nodes.stopping.discard(node.node_id)
                 return self._open
             case StreamDeleted(stream):
                 self._close(stream.name, None)
@@ -223,8 +223,10 @@ class Controller:
 
     def _find_dead(self, now: MonotonicNs) -> None:
         for node in self._catalog.nodes():
-            if node.node_id not in self._dead and self._living.leases.is_dead(node.node_id, now):
-                assert not self._living.is_alive(node.node_id, now), f"J2: {node.node_id} is alive and dead"
+            if node.node_id not in self._dead and self._alive_nodes.leases.is_dead(node.node_id, now):
+                assert not self._alive_nodes.is_alive(node.node_id, now), (
+                    f"J2: {node.node_id} is alive and dead"
+                )
                 self._dead.add(node.node_id)
                 self._open |= self._led.of(node.node_id)
 
@@ -270,18 +272,20 @@ class Controller:
         leader = self._candidate(row, cause, now)
         unclean = leader is None
         if leader is None:
-            leader = last_choice(row, self._living, now)
+            leader = last_choice(row, self._alive_nodes, now)
         if leader is None:
             return None
-        assert self._living.is_eligible(leader, now), f"J1: {leader} of {row.name} is not alive, or stops"
-        is_legitimate = self._living.is_isr_dead(row, now) if unclean else leader in row.isr_nodes
+        assert self._alive_nodes.is_eligible(leader, now), (
+            f"J1: {leader} of {row.name} is not alive, or stops"
+        )
+        is_legitimate = self._alive_nodes.is_isr_dead(row, now) if unclean else leader in row.isr_nodes
         assert is_legitimate, f"J1: {leader} of {row.name}, in sync {row.isr_nodes}, unclean {unclean}"
         return Elect(
             ChangeLeader(
                 stream=row.name,
                 incarnation=row.incarnation,
                 leader=leader,
-                node_epoch=self._living.registered_epoch(leader),
+                node_epoch=self._alive_nodes.registered_epoch(leader),
                 expected_leader_epoch=row.leader_epoch,
                 unclean=unclean,
             )
@@ -290,14 +294,14 @@ class Controller:
     def _cause(self, row: Stream, now: MonotonicNs) -> _Cause | None:
         if row.leader is None:
             return _Cause.VACANT
-        if self._living.leases.is_dead(row.leader, now):
+        if self._alive_nodes.leases.is_dead(row.leader, now):
             return _Cause.DEAD
-        if row.leader in self._living.stopping:
+        if row.leader in self._alive_nodes.stopping:
             return _Cause.STOPPING
         others = {
             member.node_id
             for member in row.isr
-            if member.node_id != row.leader and self._living.is_alive(member.node_id, now)
+            if member.node_id != row.leader and self._alive_nodes.is_alive(member.node_id, now)
         }
         reporters = self._reports.reporters(row.name, row.leader_epoch, now) & others
         if 2 * len(reporters) > len(others):
@@ -310,9 +314,9 @@ class Controller:
         """Return the first member of the ISR that can lead instead of the present leader."""
         for member in _preference(row, cause):
             node = member.node_id
-            if node == row.leader or not self._living.is_eligible(node, now):
+            if node == row.leader or not self._alive_nodes.is_eligible(node, now):
                 continue
-            if not self._living.has_log(row, member):
+            if not self._alive_nodes.has_log(row, member):
                 continue
             if cause in (_Cause.SILENT, _Cause.PREFERRED) and self._reports.is_accused(row.name, node, now):
                 continue

@@ -14,21 +14,22 @@ from envelope.types import MonotonicNs, NodeId
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
-from metadata.controller.living import Living
+from metadata.controller.alive_nodes import AliveNodes
 
 
-def last_choice(row: Stream, living: Living, now: MonotonicNs) -> NodeId | None:
+def last_choice(row: Stream, alive_nodes: AliveNodes, now: MonotonicNs) -> NodeId | None:
     """Return the leader to be of a stream without a living ISR; None if there is none, or the ISR lives."""
-    if not row.config.unclean_election or not living.is_isr_dead(row, now):
+    if not row.config.unclean_election or not alive_nodes.is_isr_dead(row, now):
         return None
     passed_over = {*row.blank, *row.isr_nodes}  # a member that is alive has lost its log
     return next(
-        (node for node in row.replicas if node not in passed_over and living.is_eligible(node, now)), None
+        (node for node in row.replicas if node not in passed_over and alive_nodes.is_eligible(node, now)),
+        None,
     )
 
 
 def ordered_election(
-    row: Stream, node: NodeId, living: Living, now: MonotonicNs
+    row: Stream, node: NodeId, alive_nodes: AliveNodes, now: MonotonicNs
 ) -> ChangeLeader | CommandRefused:
     """Return the command that makes ``node`` lead an offline stream, whatever it holds; or why not."""
     if node not in row.holders:
@@ -36,23 +37,25 @@ def ordered_election(
             NotReplica, f"node {node!r} has no replica of {row.name!r}; {', '.join(row.holders)} have one"
         )
     present = row.leader
-    if present is not None and living.is_alive(present, now):
+    if present is not None and alive_nodes.is_alive(present, now):
         return CommandRefused(StreamHasLeader, f"{present!r} leads {row.name!r}", (("leader", present),))
-    well = [one for one in row.isr if living.has_log(row, one) and living.is_alive(one.node_id, now)]
+    well = [
+        one for one in row.isr if alive_nodes.has_log(row, one) and alive_nodes.is_alive(one.node_id, now)
+    ]
     if well:
         name = well[0].node_id
         reason = f"{name!r} is in sync and alive: it is elected by itself, and nothing is lost"
         return CommandRefused(StreamHasLeader, reason, (("leader", name),))
     # A leader that was not heard in this term may still lead.
-    if not living.is_isr_dead(row, now):
+    if not alive_nodes.is_isr_dead(row, now):
         return CommandRefused(UnavailableError, "the lease of who was in sync has not run out yet")
-    if not living.is_eligible(node, now):
+    if not alive_nodes.is_eligible(node, now):
         return CommandRefused(UnavailableError, f"node {node!r} is not alive, or about to stop")
     return ChangeLeader(
         stream=row.name,
         incarnation=row.incarnation,
         leader=node,
-        node_epoch=living.registered_epoch(node),
+        node_epoch=alive_nodes.registered_epoch(node),
         expected_leader_epoch=row.leader_epoch,
         unclean=True,
     )

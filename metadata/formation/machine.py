@@ -62,7 +62,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class PublishNotice:
     """Send this to all nodes."""
 
     notice: Notice
@@ -73,11 +73,11 @@ class Persist:
     """Make this durable, then do ``then``; no event may be given before."""
 
     record: FormationRecord
-    then: Say
+    then: PublishNotice
 
 
 FormationEvent = NoticeReceived | Tick
-FormationAction = Say | Persist
+FormationAction = PublishNotice | Persist
 
 
 @dataclass(slots=True)
@@ -129,10 +129,10 @@ class Formation:
         """The nodes whose notices arrive, and this one."""
         return tuple(sorted((self.own.node_id, *self._others)))
 
-    def say(self) -> Say:
+    def announcement(self) -> PublishNotice:
         """Return the notice to send now."""
         view = () if self.record.promised or self.formed else self._view()
-        return Say(Notice(self.own, self.expected, view, self.record.promised, self.formed))
+        return PublishNotice(Notice(self.own, self.expected, view, self.record.promised, self.formed))
 
     def handle(self, event: FormationEvent, now: MonotonicNs) -> tuple[FormationAction, ...]:
         """Handle one event; return the actions of the shell, in order.
@@ -145,7 +145,7 @@ class Formation:
         """
         if self.formed:
             is_asked = isinstance(event, NoticeReceived) and not event.notice.formed
-            return (self.say(),) if is_asked else ()
+            return (self.announcement(),) if is_asked else ()
         if isinstance(event, NoticeReceived):
             if self._is_own(event.notice):
                 return ()
@@ -158,8 +158,8 @@ class Formation:
             assert record.promised == self.record.promised or not self.record.promised, f"F1: {self}"
             assert self.own in record.promised or not record.promised, f"F1: without this node: {self}"
             self.record = record
-            return (Persist(record, self.say()),)
-        return (self.say(),) if isinstance(event, Tick) else ()
+            return (Persist(record, self.announcement()),)
+        return (self.announcement(),) if isinstance(event, Tick) else ()
 
     def _forget_silent(self, now: MonotonicNs) -> None:
         self._others = {

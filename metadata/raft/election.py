@@ -176,7 +176,7 @@ class Election:
 
     # --- the leader ---------------------------------------------------------------------------------------
 
-    def hear_leader(self, leader: NodeId, now: MonotonicNs) -> None:
+    def record_leader(self, leader: NodeId, now: MonotonicNs) -> None:
         """Follow the leader of this term, which has just been heard of.
 
         Raises:

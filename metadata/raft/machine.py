@@ -234,7 +234,7 @@ class Raft:
             return
         match message:
             case AppendRequest() | SnapshotRequest() | Heartbeat():
-                self._election.hear_leader(message.source, now)
+                self._election.record_leader(message.source, now)
                 self._following.receive(message)
             case AppendResponse() | AppendRejection() | VoterHeartbeatResponse():
                 if self._leadership is not None and self.role is Role.LEADER:
@@ -245,17 +245,17 @@ class Raft:
     def _propose(self, payloads: tuple[bytes, ...]) -> None:
         assert all(payloads), "an empty payload is how a leader begins its term"
         if self._leadership is None:
-            self._output.tell(ProposalRefused(RefusalReason.NOT_LEADER, self.leader))
+            self._output.add(ProposalRefused(RefusalReason.NOT_LEADER, self.leader))
         elif self._leadership.is_handing_over:
-            self._output.tell(ProposalRefused(RefusalReason.HANDING_OVER, self.leader))
+            self._output.add(ProposalRefused(RefusalReason.HANDING_OVER, self.leader))
         elif self.last_index - self.commit + len(payloads) > self._settings.entries_in_flight_max:
-            self._output.tell(ProposalRefused(RefusalReason.OVERLOADED, self.leader))
+            self._output.add(ProposalRefused(RefusalReason.OVERLOADED, self.leader))
         else:
-            self._output.tell(Proposed(self._leadership.append(payloads), self.term))
+            self._output.add(Proposed(self._leadership.append(payloads), self.term))
 
     def _read(self, token: int) -> None:
         if self._leadership is None:
-            self._output.tell(ReadRefused((token,), self.leader))
+            self._output.add(ReadRefused((token,), self.leader))
         else:
             self._leadership.reads.add(token)
 
@@ -291,7 +291,7 @@ class Raft:
         # A leader is reported if it is news; a term without a known leader is none.
         now_known = MetadataLeaderChanged(self.leader, self.term)
         if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):
-            self._output.tell(now_known)
+            self._output.add(now_known)
         self._told = now_known
 
     def _end_leadership(self) -> None:
@@ -299,7 +299,7 @@ class Raft:
             return
         tokens = self._leadership.reads.give_up()
         if tokens:
-            self._output.tell(ReadRefused(tokens, self.leader))
+            self._output.add(ReadRefused(tokens, self.leader))
         self._leadership = None
 
     def _applicable(self) -> list[Action]:

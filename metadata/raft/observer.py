@@ -180,14 +180,14 @@ class Observer:
             case VoterStatus(term=term, node=node):
                 voter.term, voter.leader = term, node or None
             case CommittedEntries() | CommittedState():
-                applied = self._take_in(message)
+                applied = self._apply_answer(message)
                 self._expect_nothing_of(message.source)
             case _:
                 raise RemoteProtocolError(f"a voter does not say {type(message).__name__}")
         voter.heard_at, voter.is_silent = now, False
         return applied
 
-    def _take_in(self, answer: ObserverAnswer) -> list[ObserverAction]:
+    def _apply_answer(self, answer: ObserverAnswer) -> list[ObserverAction]:
         if isinstance(answer, CommittedState):
             snapshot = answer.snapshot
             if snapshot.index <= self._applied:

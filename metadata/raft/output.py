@@ -53,7 +53,7 @@ class ActionBuffer:
         """A restart would find the present log up to here."""
         return self._durable_index
 
-    def tell(self, action: Action) -> None:
+    def add(self, action: Action) -> None:
         """Add an action for the shell."""
         self._actions.append(action)
 

@@ -69,8 +69,8 @@ class LibraryConsumer:
         """Since which generation the partition is owned, which the library tells nobody."""
         delivery = self._consumer.delivery
         if is_in_hand and delivery is not None:
-            return delivery.lane.claim.generation
-        [lane] = [lane for lane in self._consumer._lanes if lane.stream == stream and lane.is_open]
+            return delivery.buffer.claim.generation
+        [lane] = [lane for lane in self._consumer._buffers if lane.stream == stream and lane.is_open]
         return lane.claim.generation
 
     def _assigned(self, streams: list[str]) -> None:

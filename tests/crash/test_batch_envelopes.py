@@ -15,7 +15,7 @@ from jetstream.ingest.machine import (
     HighWatermarkAdvanced,
     StreamIngest,
 )
-from jetstream.log.format.plain_batch import encode_records
+from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.open_log import OpenedLog
 from metadata.stream_config import StreamConfig
 from tests.support.envelopes import arrow, binary

@@ -17,7 +17,7 @@ from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.segments.segment import segment_path
 from jetstream.node.disk.open_log import begin_reign, open_log
-from jetstream.replica.duty import Repair, RoleStatus, next_step
+from jetstream.replica.desired_role import Repair, RoleStatus, next_step
 from metadata.catalog.commands import DeleteStream
 from metadata.node.catalogue.replicated_catalog import ReplicatedCatalog
 from metadata.node.storage.file_storage import FileStorage
@@ -95,7 +95,7 @@ def test_d12_a_damaged_replica_is_copied_from_its_leader_once_nobody_counts_on_i
         leads=False,
         leader=row.leader,
         leader_epoch=row.leader_epoch,
-        forgone=LeaderEpoch(0),
+        declined_epoch=LeaderEpoch(0),
         is_damaged=True,
     )
     assert next_step(standing, row, damaged) != Repair(), "what it has is still counted on"
@@ -189,7 +189,7 @@ def test_d25_ack_then_deposed_dedupe() -> None:
     follower = open_log(disk, DIRECTORY, config, NOW, "tail")
     follower.log.writer.append_sealed(verified_batches(frame), NOW)
     follower.log.writer.sync()
-    follower.absorb(verified_batches(frame))
+    follower.replay_batches(verified_batches(frame))
     begin_reign(follower, LeaderEpoch(2), NOW)
     assert [follower.history.dedupe.lookup(name) for name in (b"m-1", b"m-2", b"m-3")] == [0, 1, None]
     restarted = open_log(disk.power_loss(nothing_survives), DIRECTORY, config, NOW, "tail")

@@ -19,10 +19,10 @@ import pytest
 from envelope.errors import DiskFull, JetstreamError, OutOfResources, StreamOffline
 from envelope.types import LeaderEpoch, TimestampUs
 from jetstream.ingest.messages import MessageBlock
+from jetstream.log.inline_commits import InlineCommitPolicy
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from jetstream.log.log import LogConfig
 from jetstream.log.segments.segment import SEGMENT_SUFFIX
-from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import AnyAppend
 from jetstream.node.disk.group_commit import GroupCommit
@@ -278,7 +278,7 @@ class Life:
                 await asyncio.sleep(0)  # and the one after it hands it to the disk thread
                 await gate.reached.wait()
             if is_checkpointed:
-                beside.append(self._thread.call(self.owner.parts.upkeep.checkpoint))
+                beside.append(self._thread.call(self.owner.context.upkeep.checkpoint))
         finally:
             gate.open()
         await self.owner.drained()
@@ -320,7 +320,7 @@ def live(way: Way, number: int = 0, fault: Fault | None = None) -> Lived:
         crash = Crash()
         kind = FollowedThread if way is Way.AT_ONCE else DiskThread
         policy = InlineCommitPolicy() if way in ON_LOOP else NoInlineCommits()
-        thread = kind(SyncScheduler(disk), crash, short_commits=policy)
+        thread = kind(SyncScheduler(disk), crash, inline_commits=policy)
         try:
             async with asyncio.timeout(20):
                 life = Life(disk, way, publisher, thread, crash)

@@ -14,7 +14,7 @@ from jetstream.client.blocking import consumer as blocking_consumer
 from jetstream.client.blocking import loop_thread
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.blocking.consumer import BlockingConsumer
-from jetstream.client.consume import lanes
+from jetstream.client.consume import partition_buffers
 from tests.support.interrupts import InterruptAtCall, Interrupted
 from tests.support.nodes import nats_and_node, run
 from tests.support.pauses import pause_thread
@@ -180,7 +180,7 @@ def by_batches(consumer: BlockingConsumer) -> Iterator[int]:
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it is interrupted before it is begun
 @pytest.mark.parametrize("way", [by_records, by_batches])
 def test_an_interrupt_at_any_call_loses_and_repeats_nothing(tmp_path: Path, way: Way) -> None:
-    modules = (blocking_consumer.__name__, loop_thread.__name__, lanes.__name__)
+    modules = (blocking_consumer.__name__, loop_thread.__name__, partition_buffers.__name__)
 
     def scenario(url: str) -> None:
         with jetstream.connect_blocking(url) as js:

@@ -139,7 +139,7 @@ def test_a_new_leader_that_does_not_know_what_is_committed_does_not_say_that_not
     async def test() -> None:
         async with serving(tmp_path / "data") as world:
             stream = ten_batches(world)
-            stream.knows_committed = False
+            stream.has_committed_own_epoch = False
             assert (await found(world, 18, HUGE))[0] == 20
             with pytest.raises(StreamOffline):
                 await found(world, 20, HUGE, retry_s=0.0)

@@ -102,8 +102,8 @@ async def metadata(peer: RawPeer, stream: str) -> dict[str, Any]:
 def node_of(reader: BatchReader | RecordReader) -> str:
     """The node that a reader reads from now."""
     batches = reader._batches if isinstance(reader, RecordReader) else reader
-    assert batches._route._visit is not None
-    return batches._route._visit.node
+    assert batches._route._step is not None
+    return batches._route._step.node
 
 
 def test_every_replica_serves_the_same_bytes(scene: Scene) -> None:

@@ -294,14 +294,14 @@ class Unsure:
 
     def __init__(self, replica: StreamReplica) -> None:
         self._replica = replica
-        self.knows_committed = False
+        self.has_committed_own_epoch = False
         self.still_leads = True
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._replica, name)
 
-    def confirm(self) -> asyncio.Future[None]:
-        """See `ReadableStream.confirm`."""
+    def confirm_leadership(self) -> asyncio.Future[None]:
+        """See `ReadableStream.confirm_leadership`."""
         confirmed = asyncio.get_running_loop().create_future()
         if self.still_leads:
             confirmed.set_result(None)
@@ -323,7 +323,7 @@ def test_nothing_is_told_by_who_does_not_know_what_is_committed_or_who_leads(tmp
                 async with following(store, node):
                     with pytest.raises(UnavailableError, match="are being read"):
                         await store.answer(asked)
-                    unsure.knows_committed = True
+                    unsure.has_committed_own_epoch = True
                     assert (await answered(store, "billing")).offset == 42
                     unsure.still_leads = False
                     with pytest.raises(StreamOffline):

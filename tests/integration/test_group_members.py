@@ -268,12 +268,12 @@ def test_who_cannot_say_that_it_still_leads_tells_no_cursor(tmp_path: Path) -> N
                 nobody.set_exception(StreamOffline("nobody confirms the reign"))
                 return nobody
 
-            confirm, shard.confirm = shard.confirm, cut_off  # type: ignore[assignment] # as a node finds out
+            confirm, shard.confirm_leadership = shard.confirm_leadership, cut_off  # type: ignore[assignment] # as a node finds out
             with pytest.raises(StreamOffline):
                 await one.cursors()
             answer = await request(js.nats, "group.info", group="g")
             assert answer["error"]["err_code"] == "stream_offline"
-            shard.confirm = confirm
+            shard.confirm_leadership = confirm
             assert await one.cursors() == {0: 42}
 
     run(scenario())

@@ -221,7 +221,7 @@ def _is_back(link: NatsLink, times: int) -> bool:
 def _gaps(node: Node, names: Iterable[str]) -> set[str]:
     """Those that have noted an interruption that is over."""
     streams = {name: node.stream(name) for name in names}
-    return {name for name, stream in streams.items() if stream is not None and list(stream.parts.gaps)}
+    return {name for name, stream in streams.items() if stream is not None and list(stream.context.gaps)}
 
 
 def test_a_place_that_becomes_free_is_taken(tmp_path: Path, start_nats_server: StartNatsServer) -> None:

@@ -354,7 +354,7 @@ def test_acks_that_cannot_be_sent_are_counted(tmp_path: Path, nats_server: NatsS
                 MessageBlock([b"numbers.x"] * 3, [b"_INBOX.x"] * 3, [b"x"] * 3, [None] * 3)
             )
             await stream.leading.drained()
-            assert stream.parts.counts["acks_dropped"] == 3
+            assert stream.context.counts["acks_dropped"] == 3
 
     run(scenario())
 

@@ -8,7 +8,7 @@ import pytest
 import jetstream
 from envelope.limits import MIB
 from jetstream.client.read.read_range import ReadRange
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
+from jetstream.fetch.catch_up_scheduler import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 from jetstream.node.readers.line import SocketLine
 from tests.support.nodes import nats_and_node
 from tests.support.sockets import run, serving
@@ -52,7 +52,7 @@ def test_what_a_node_stores_makes_turns_short(tmp_path: Path) -> None:
         async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
             await js.streams.create("orders", "orders.>")
             assert node._streams is not None
-            turns, begun = node._streams.turns._turns, asyncio.get_running_loop().time()
+            turns, begun = node._streams.catch_up_queue._scheduler, asyncio.get_running_loop().time()
             assert turns.length(begun) == TURN_BYTES
             await js.publish("orders.x", b"1")
             assert turns.length(begun) == SHORT_TURN_BYTES

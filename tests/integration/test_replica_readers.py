@@ -32,7 +32,7 @@ async def reading(
     """A reader that is told of one node only."""
     links = NodeLinks(FixedAddresses([("127.0.0.1", world.port)]), WAIT_SECONDS)
     wish = ReadPreference(read_from, Locality(rack=rack))
-    settings = ReadSettings(FetchSettings(max_wait_ms=60_000), retry_s, wish=wish)
+    settings = ReadSettings(FetchSettings(max_wait_ms=60_000), retry_s, preference=wish)
     try:
         yield RecordReader(BatchReader(links, wanted, settings))
     finally:
@@ -187,14 +187,14 @@ def test_a_new_leader_does_not_say_where_the_end_is_before_it_knows(tmp_path: Pa
         async with two_nodes(tmp_path) as (first, _):
             stream: LiveStream = first.directory.streams["s"]
             stream.append([b"10"])
-            stream.knows_committed = False
+            stream.has_committed_own_epoch = False
             assert await list_offsets(first, "latest") == "stream_offline"
             assert await list_offsets(first, "earliest") == 0
             async with reading(first) as reader:
                 assert await values(reader, 10) == list(range(10)), "who follows needs no end"
             async with reading(first, ReadRange("s")) as reader, asked(reader) as waiting:
                 await until(lambda: first.server.counters.requests_failed > 1)
-                stream.knows_committed = True
+                stream.has_committed_own_epoch = True
                 stream.commit()
                 assert (await waiting()).offset == 0
                 assert await values(reader, 10) == list(range(1, 11))

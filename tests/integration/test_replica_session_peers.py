@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from envelope.types import Incarnation
-from jetstream.node.peers import session_ends as replica_session_ends
+from jetstream.node.peers import fetch_sessions as replica_session_ends
 from jetstream.replica.wire import BatchesMessage, Declare, FetchMessage, Ping, Pong, encode
 from tests.support.replica_session_process import body_for, process_beside
 from tests.support.replica_sessions import (

@@ -196,15 +196,15 @@ class CompactionModel(RuleBasedStateMachine):
         self.append(more, 1)
         self.committed = max(self.committed, int(committed * len(self.records)))
         self.now += max(later, 0)
-        passed_by_all = int(passed * self.committed)
-        self.purgeable = max(self.purgeable, passed_by_all)
+        min_synced_end = int(passed * self.committed)
+        self.purgeable = max(self.purgeable, min_synced_end)
         self.cleaned_max = self.committed
         compact(
             self.disk,
             self.log,
             self.now + min(later, 0),
             high_watermark=self.committed,
-            passed_by_all=passed_by_all,
+            min_synced_end=min_synced_end,
             key_bytes=keys * ENTRY_BYTES,
             meanwhile=go_on,
         )
@@ -212,10 +212,10 @@ class CompactionModel(RuleBasedStateMachine):
     @rule(passed=st.sampled_from((1.0, 0.6)))
     def merge_small_batches(self, passed: float) -> None:
         before, end = stored_records(self.log), self.log.rewritten_end
-        passed_by_all = int(passed * self.committed)
-        rewrite(self.disk, self.log, high_watermark=self.committed, passed_by_all=passed_by_all)
+        min_synced_end = int(passed * self.committed)
+        rewrite(self.disk, self.log, high_watermark=self.committed, min_synced_end=min_synced_end)
         assert stored_records(self.log) == before
-        assert end <= self.log.rewritten_end <= max(end, passed_by_all)
+        assert end <= self.log.rewritten_end <= max(end, min_synced_end)
 
     @rule(data=st.data())
     def truncate_before(self, data: st.DataObject) -> None:

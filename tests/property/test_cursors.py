@@ -115,9 +115,9 @@ def test_the_table_is_the_last_record_of_each_key(
         elif value is not None:
             hidden.add(plain)
         if len(stored) >= cuts[chunk % len(cuts)]:
-            table.absorb(stored, Offset(at + 1))
+            table.replay(stored, Offset(at + 1))
             stored, chunk = [], chunk + 1
-    table.absorb(stored, Offset(at + 1))
+    table.replay(stored, Offset(at + 1))
     check(table, model, hidden)
 
 

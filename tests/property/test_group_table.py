@@ -102,9 +102,9 @@ def test_the_table_is_the_last_record_of_each_key(
         last[found.key] = found
         waiting.append(found)
         if len(waiting) >= batch:
-            table.absorb(waiting, Offset(at + 1))
+            table.replay(waiting, Offset(at + 1))
             waiting = []
-    table.absorb(waiting, Offset(at + 1))
+    table.replay(waiting, Offset(at + 1))
     check(table, last)
 
 

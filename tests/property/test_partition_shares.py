@@ -10,7 +10,7 @@ from envelope.errors import InvalidHeader
 from envelope.headers import KEY, key_in, parse_header_block, publish_headers
 from envelope.partitions import partition_of
 from envelope.types import PartitionBy, StreamName
-from jetstream.ingest.intake import MessageValidator
+from jetstream.ingest.message_validator import MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.partition_shares import partition_keys, shares
 from tests.support.catalogs import partition

@@ -30,7 +30,7 @@ def due(hand: ScrubHand, parts: list[Part], now: int) -> list[Part]:
     found: list[Part] = []
     while (part := hand.due(cast("list[Segment]", parts), TimestampUs(now))) is not None:
         found.append(cast("Part", part))
-        hand.pass_over(part)
+        hand.skip(part)
         assert len(found) <= len(parts), "a turn is over once it is taken"
     return found
 
@@ -124,6 +124,6 @@ def test_a_clock_that_is_set_brings_no_log_to_be_read_at_once() -> None:
 
 def test_a_turn_is_taken_once() -> None:
     hand, (first, *_) = ScrubHand(INTERVAL_US, 0), parts_of([1, 1])
-    hand.pass_over(cast("Segment", first))
+    hand.skip(cast("Segment", first))
     with pytest.raises(AssertionError, match="Y1"):
-        hand.pass_over(cast("Segment", first))
+        hand.skip(cast("Segment", first))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envelope.subjects import matches
 from envelope.types import Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.selection import SEEN_BYTES_MAX, Selection
-from jetstream.log.format import batch_run
+from jetstream.log.format import small_batch_reader
 from jetstream.log.format.batch import BatchFlags, decode, encode, iter_frames
 from jetstream.log.format.schema import SCHEMA
 
@@ -38,7 +38,7 @@ SELECTIONS = st.builds(
 def short_runs() -> Iterator[None]:
     """Let three small batches be decoded at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_run, "_FRAMES_MIN", 3)
+        patch.setattr(small_batch_reader, "_FRAMES_MIN", 3)
         yield
 
 

@@ -17,7 +17,7 @@ from jetstream.ingest.machine import (
     StreamIngest,
 )
 from jetstream.log.format.batch import verified_batches
-from jetstream.log.format.plain_batch import encode_records
+from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
 from jetstream.node.runtime.clock import SystemClock
@@ -189,7 +189,7 @@ class Run:
         for frame in self.frames:
             batches = verified_batches(frame)
             follower.log.writer.append_sealed(batches, NOW)
-            follower.absorb(batches)
+            follower.replay_batches(batches)
         follower.log.writer.sync()
         last_timestamp = follower.log.reader.last_timestamp
         follower.log.truncate_to(end)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import Action, Appended, GroupReceived, HighWatermarkAdvanced, StreamIngest
 from jetstream.log.format.batch import verified_batches
-from jetstream.log.format.plain_batch import arrow_records, encode_records
+from jetstream.log.format.plain_batch_encoder import arrow_records, encode_records
 from jetstream.node.disk.appends import FollowerAppend, GroupAppend
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign, open_log
@@ -84,7 +84,7 @@ class Replica:
     def hear(self, high_watermark: Offset) -> None:
         """The leader has answered with no records."""
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
-        self.opened.hear(self.high_watermark, self.clock.wall())
+        self.opened.observe(self.high_watermark, self.clock.wall())
 
     def follow(self, frames: list[bytes], high_watermark: Offset) -> None:
         for frame in frames:
@@ -95,7 +95,7 @@ class Replica:
             )
             append.write()
             self.opened.log.writer.sync()
-            append.learn()
+            append.replay()
             self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
 
 

@@ -23,7 +23,7 @@ from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_propos
 from metadata.raft.state import Entry, Snapshot
 from metadata.stream_config import StreamConfig
 from tests.simulation.cluster.catalog_machine import CatalogMachine
-from tests.simulation.cluster.checkers.stewards import Reigns
+from tests.simulation.cluster.checkers.controller_drivers import Reigns
 from tests.simulation.cluster.node import ClusterNode
 from tests.simulation.cluster.swarm import draw
 from tests.simulation.cluster.world import World

@@ -141,7 +141,7 @@ def _leader_without_a_committed_record() -> None:
 
 
 def _word_without_a_lease() -> None:
-    check_speech("a/orders", [AdvanceHighWatermark(Offset(1))], may_speak=False)
+    check_speech("a/orders", [AdvanceHighWatermark(Offset(1))], holds_leadership=False)
 
 
 def _two_batches_of_one_epoch_at_one_place() -> None:
@@ -339,7 +339,7 @@ def test_what_the_laws_of_replication_permit_is_no_violation() -> None:
     committed.by_follower("b/orders", _log(X), Offset(2))
     check_members(_row(A), committed, {"disk-of-a": _log(X, Y, _batch(3, 1, "tail"))})
     refusal = RefusedMessage(LeaderEpoch(2), FetchRefusal.DEPOSED)
-    check_speech("a/orders", [AnswerFollower(B, refusal)], may_speak=False)
+    check_speech("a/orders", [AnswerFollower(B, refusal)], holds_leadership=False)
     Reigns().begun((A, 1), LeaderEpoch(2), _log(X), committed, newest=LeaderEpoch(3))
     leases = Leases(tolerance=10)
     leases.left = lambda node: 11

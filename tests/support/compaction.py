@@ -48,7 +48,7 @@ def compact(
     now: int,
     *,
     high_watermark: int | None = None,
-    passed_by_all: int | None = None,
+    min_synced_end: int | None = None,
     key_bytes: int = KEY_BYTES_DEFAULT,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> bool:
@@ -61,7 +61,7 @@ def compact(
     end = log.log_end_offset
     bounds = CompactionBounds(
         Offset(end if high_watermark is None else high_watermark),
-        Offset(end if passed_by_all is None else passed_by_all),
+        Offset(end if min_synced_end is None else min_synced_end),
         TimestampUs(now),
     )
     plan = plan_compaction(log.reader.segments, log.compaction, bounds, config)

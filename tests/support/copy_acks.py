@@ -11,9 +11,9 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign, open_log
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.replicas.context import NodeServices, ReplicaContext, log_state
 from jetstream.node.replicas.followed_stream import FollowingStream
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext, log_state
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.replica.leader import Appointment, Leader

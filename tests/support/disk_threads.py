@@ -8,7 +8,7 @@ from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.format.batch import BatchFlags, encode
-from jetstream.log.short_commits import InlineCommitPolicy
+from jetstream.log.inline_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import AnyAppend
 from jetstream.node.disk.open_log import OpenedLog, open_log
@@ -51,7 +51,7 @@ class NoInlineCommits(InlineCommitPolicy):
 @contextlib.asynccontextmanager
 async def running(disk: MemoryDisk) -> AsyncIterator[DiskThread]:
     """Run a disk thread for the block, on a disk whose commits take no time."""
-    thread = DiskThread(SyncScheduler(disk, lambda: 0.0), Crash(), short_commits=UntimedCommits())
+    thread = DiskThread(SyncScheduler(disk, lambda: 0.0), Crash(), inline_commits=UntimedCommits())
     yield thread
     await thread.stop()
 

@@ -22,7 +22,7 @@ from jetstream.ingest.machine import (
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
 from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import StoredPlace
-from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.plain_batch_encoder import arrow_records
 from metadata.stream_config import StreamConfig
 from tests.support.messages import Answer, PublishedMessage, appends, block_of, published
 
@@ -35,7 +35,7 @@ def absorb(
 ) -> Sequence[StoredPlace]:
     """Let ``history`` take in a stored batch, whose offsets are without gaps."""
     base = Offset(records["offset"][0].as_py()) if records.num_rows else history.end
-    return history.absorb(base, Offset(base + records.num_rows), records, sessions_from)
+    return history.replay(base, Offset(base + records.num_rows), records, sessions_from)
 
 
 class IngestHarness:

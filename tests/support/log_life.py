@@ -92,11 +92,11 @@ class LogLife(RuleBasedStateMachine):
     @rule(committed=st.sampled_from((1.0, 0.5)))
     def compact(self, committed: float) -> None:
         end = int(committed * self.log.log_end_offset)
-        compact(self.disk, self.log, self.now, high_watermark=end, passed_by_all=end)
+        compact(self.disk, self.log, self.now, high_watermark=end, min_synced_end=end)
 
     @rule(passed=st.sampled_from((1.0, 0.5)))
     def merge_small_batches(self, passed: float) -> None:
-        rewrite(self.disk, self.log, passed_by_all=int(passed * self.log.log_end_offset))
+        rewrite(self.disk, self.log, min_synced_end=int(passed * self.log.log_end_offset))
 
     @rule(share=st.sampled_from((0.1, 0.2, 0.3, 1.0)))
     def truncate_before(self, share: float) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -105,7 +106,7 @@ def stored_values(log: Log, max_bytes: int = 1 << 20) -> dict[int, bytes]:
             continue
         for frame in iter_frames(log.reader.read(offset, max_bytes, log.log_end_offset)):
             header, records = decode(frame)
-            numbers, values = records.column(0).to_pylist(), records.column(6).to_pylist()
+            numbers, values = (cast("list[Any]", records.column(at).to_pylist()) for at in (0, 6))
             for number, value in zip(numbers, values, strict=True):
                 assert number not in found or number < offset, "an offset was stored twice"
                 if number >= log.log_start_offset:

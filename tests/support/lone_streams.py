@@ -12,8 +12,8 @@ from jetstream.node.disk.thread import DiskThread
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.subscriptions import Subscriptions
 from jetstream.node.nats.watch import LinkWatch
+from jetstream.node.replicas.context import ClusterServices, NodeServices, NoSessions, ReplicaContext
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import ClusterServices, NodeServices, NoSessions, ReplicaContext
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.timers import Timers
@@ -99,7 +99,7 @@ def lone_services(
             timers=Timers(clock),
             propose=propose,
             epoch_of=lambda _node: NodeEpoch(1),
-            confirm=confirm,
+            confirm_leadership=confirm,
         ),
         tasks=asyncio.TaskGroup(),
         crash=crash,

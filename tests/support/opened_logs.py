@@ -40,11 +40,11 @@ def follow(log: OpenedLog, *frames: bytes) -> None:
     data = b"".join(frames)
     log.log.writer.append_sealed(verified_batches(data), NOW)
     log.log.writer.sync()
-    log.absorb(verified_batches(data))
+    log.replay_batches(verified_batches(data))
 
 
 def take_in(log: OpenedLog, append: FollowerAppend) -> None:
     """Write an append of a follower, sync it, and replay it."""
     append.write()
     log.log.writer.sync()
-    append.learn()
+    append.replay()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from envelope.types import Incarnation, NodeId, StreamName
-from jetstream.node.peers.session_ends import PeerSessionSettings
+from jetstream.node.peers.fetch_sessions import PeerSessionSettings
 from jetstream.replica.wire import FetchMessage
 from metadata.node.peers.dialling import Address
 from tests.support.forked_process import ForkedProcess

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, StreamName
 from jetstream.log.reader import FileRange
-from jetstream.node.peers.session_ends import PeerSessionSettings
+from jetstream.node.peers.fetch_sessions import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.replica.wire import (
     Answer,

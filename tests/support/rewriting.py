@@ -13,13 +13,13 @@ LATE = TimestampUs(10**17)
 
 
 def rewrite(
-    disk: Disk, log: Log, *, high_watermark: int | None = None, passed_by_all: int | None = None
+    disk: Disk, log: Log, *, high_watermark: int | None = None, min_synced_end: int | None = None
 ) -> int:
     """Do all that is due as a node does, on one thread; return how many segments were replaced."""
     end = log.log_end_offset
     bounds = RewriteBounds(
         Offset(end if high_watermark is None else high_watermark),
-        Offset(end if passed_by_all is None else passed_by_all),
+        Offset(end if min_synced_end is None else min_synced_end),
         LATE,
     )
     upkeep = Upkeep(log, SystemClock(), lambda: bounds.high_watermark)

@@ -72,7 +72,7 @@ def table_of(log: Sequence[GroupRecord]) -> GroupTable:
     """Return what a log says; a record's timestamp is its offset."""
     table = GroupTable()
     read = (read_group_record(key, value, Offset(at), TimestampUs(at)) for at, (key, value) in enumerate(log))
-    table.absorb([record for record in read if record is not None], Offset(len(log)))
+    table.replay([record for record in read if record is not None], Offset(len(log)))
     return table
 
 

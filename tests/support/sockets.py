@@ -22,7 +22,7 @@ from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.read.records import Record
-from jetstream.fetch.turns import CatchUpScheduler
+from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
@@ -32,8 +32,8 @@ from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.ports import TierAccess
 from jetstream.node.readers.server import SocketServer, SocketSettings
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import Clock, SystemClock
-from jetstream.node.runtime.reader_turns import CatchUpQueue
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
@@ -126,7 +126,7 @@ class LiveStream:
         self.incarnation = "first"
         self.leader_epoch = EPOCH
         self.leads = True
-        self.knows_committed = True
+        self.has_committed_own_epoch = True
         self.has_headers = True
         self.log = Log.open(disk, name, config or LogConfig(), TimestampUs(0))
         self.reign(EPOCH)
@@ -146,8 +146,8 @@ class LiveStream:
         self.watchers.add(callback)
         return lambda: self.watchers.discard(callback)
 
-    def confirm(self) -> asyncio.Future[None]:
-        """See `ReadableStream.confirm`: nobody else can lead it."""
+    def confirm_leadership(self) -> asyncio.Future[None]:
+        """See `ReadableStream.confirm_leadership`: nobody else can lead it."""
         confirmed = asyncio.get_running_loop().create_future()
         confirmed.set_result(None)
         return confirmed
@@ -218,7 +218,7 @@ class NoGroups:
 class LiveDirectory:
     """The streams of one test."""
 
-    turns: CatchUpQueue
+    catch_up_queue: CatchUpQueue
     streams: dict[str, LiveStream] = field(default_factory=dict)
     node: str = "n1"
     rows: dict[str, Stream] = field(default_factory=dict)

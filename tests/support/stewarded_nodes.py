@@ -1,4 +1,4 @@
-"""Nodes of a cluster as far as metadata goes: group, membership, steward; with real files and connections."""
+"""Nodes as far as metadata goes: group, membership, controller driver; with real files and connections."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from metadata.catalog.events import NodeRegistered
 from metadata.catalog.tables import Stream
 from metadata.controller.settings import ControllerSettings
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.node.leases.presence import Membership
-from metadata.node.leases.steward import Steward
+from metadata.node.leases.controller_driver import ControllerDriver
+from metadata.node.leases.membership import Membership
 from metadata.node.members.voting_member import VotingMember
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.storage.file_storage import FileStorage
-from metadata.node.timers.wake_up import now
+from metadata.node.timers.movable_timer import now
 from metadata.node.voter.voter import Voter
 from metadata.raft.messages.node_messages import LeaseGranted, NodeMessage, NodeUnheardReport
 from tests.support.catalogs import create, register
@@ -52,7 +52,7 @@ class StewardedNode:
         self.told_unheard: list[NodeId] = []
         self.resumed = 0
         self.task: asyncio.Task[None] | None = None
-        self._parts: tuple[MetadataQuorum, Membership, Steward] | None = None
+        self._parts: tuple[MetadataQuorum, Membership, ControllerDriver] | None = None
 
     @property
     def group(self) -> MetadataQuorum:
@@ -70,7 +70,7 @@ class StewardedNode:
         return self._parts[1]
 
     @property
-    def steward(self) -> Steward:
+    def controller_driver(self) -> ControllerDriver:
         assert self._parts is not None, f"{self.node_id} does not run"
         return self._parts[2]
 
@@ -87,7 +87,7 @@ class StewardedNode:
         group = MetadataQuorum.voting(PeerIdentity("test", self.node_id), voters, storage, FAST)
         membership = Membership(group, self.node_id, self._settings)
         membership.on_resumed = self._on_resumed
-        self._parts = (group, membership, Steward(group, self.node_id, self._settings))
+        self._parts = (group, membership, ControllerDriver(group, self.node_id, self._settings))
         group.subscribe(self)
         group.member.attend(self._heard)
         self.grants.clear()
@@ -113,7 +113,7 @@ class StewardedNode:
         self._moved()
 
     async def _run(self) -> None:
-        group, membership, steward = self.group, self.membership, self.steward
+        group, membership, steward = self.group, self.membership, self.controller_driver
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(group.run(listening(self.address)))
             tasks.create_task(membership.run())
@@ -194,7 +194,7 @@ class StewardedNodes:
             return all(node.group.leader == metadata_leader for node in self.running)
 
         await self.until(does_lead)
-        await self.until(lambda: self.node(metadata_leader).steward.alive() is not None)
+        await self.until(lambda: self.node(metadata_leader).controller_driver.alive() is not None)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log
 from jetstream.log.segments.log_config import LogConfig
-from jetstream.node.replicas.parts import ClusterServices, NoSessions
+from jetstream.node.replicas.context import ClusterServices, NoSessions
 from jetstream.node.runtime.timers import Timers
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiered_stream import Readable, TieredStream
@@ -214,7 +214,7 @@ async def tier_world(
         timers=Timers(clock),
         propose=propose,
         epoch_of=lambda _node: NodeEpoch(1),
-        confirm=confirm,
+        confirm_leadership=confirm,
     )
     row = catalog.stream(NAME)
     assert row is not None

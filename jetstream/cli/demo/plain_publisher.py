@@ -170,14 +170,14 @@ class PlainPublisher:
             self._count(int(body["epoch"]))
         elif known != offset:
             self._failure = CorruptDataError(f"message {index} is acked at {known} and at {offset}")
-        self._tell()
+        self._report()
 
     def _on_error(self, code: int, description: str) -> None:
         if self._run is None:
             self._failure = self._failure or UnavailableError(description)
         elif code < _SERVER_ERROR:
             self._failure = RequestError(description)
-        self._tell()
+        self._report()
 
     def _count(self, epoch: int) -> None:
         now = time.perf_counter()
@@ -185,7 +185,7 @@ class PlainPublisher:
         reign.acks += 1
         reign.last_at = now
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Wake all waiting tasks."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

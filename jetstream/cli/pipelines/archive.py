@@ -270,7 +270,7 @@ def replay(
     backfill_pipeline.manifest_of(archive)
     settings.replay()
     total = Total(as_json)
-    run_batch(spark, lambda session: replay_pipeline.run(session, settings, total.told), as_json=as_json)
+    run_batch(spark, lambda session: replay_pipeline.run(session, settings, total.record), as_json=as_json)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import typer
 from jetstream.cli.output.console import notice, print_json, print_line
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.cli.pipelines.options import QueryOptions, SparkOptions
-from jetstream.cli.serve.running import say, say_stopping
+from jetstream.cli.serve.running import report, report_stopping
 from jetstream.spark.pipelines.progress import BatchProgress
 from jetstream.spark.requirement import require_spark
 
@@ -43,7 +43,7 @@ class Total:
     late: int = 0
     seconds: float = 0.0
 
-    def told(self, progress: BatchProgress) -> None:
+    def record(self, progress: BatchProgress) -> None:
         """Count a micro-batch and show it."""
         self.batches += 1
         self.rows += progress.rows
@@ -54,7 +54,7 @@ class Total:
         else:
             notice(batch_text(progress))
 
-    def say_done(self, event: str) -> None:
+    def report_done(self, event: str) -> None:
         """Print the event at the end, with all that was read."""
         if self.as_json:
             sums: dict[str, float] = {"batches": self.batches, "rows": self.rows, "late": self.late}
@@ -95,11 +95,11 @@ def run_streaming(
 
         def started(session: "SparkSession") -> "StreamingQuery":
             running = start(session)
-            say("started", as_json)
+            report("started", as_json)
             return running
 
-        is_done = run_stream(session, started, stop, total.told, lambda: say_stopping(as_json))
-    total.say_done("done" if is_done else "stopped")
+        is_done = run_stream(session, started, stop, total.record, lambda: report_stopping(as_json))
+    total.report_done("done" if is_done else "stopped")
     if query.once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -115,9 +115,9 @@ def run_batch(spark: SparkOptions, job: "Callable[[SparkSession], None]", *, as_
     with _session(spark) as (session, stop):
         from jetstream.spark.pipelines.run import run_job  # noqa: PLC0415 - see the module
 
-        say("started", as_json)
+        report("started", as_json)
         is_done = run_job(session, job, stop)
-    say("done" if is_done else "stopped", as_json)
+    report("done" if is_done else "stopped", as_json)
     if not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
 

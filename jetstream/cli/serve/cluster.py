@@ -26,9 +26,9 @@ from jetstream.cli.serve.local_cluster import LocalCluster, NodeChange, local_cl
 from jetstream.cli.serve.running import (
     Embedded,
     end_of_server_sets,
-    say,
+    report,
+    report_stopping,
     say_endpoint,
-    say_stopping,
     signals_set,
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
@@ -104,15 +104,15 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
             nats, settings = NatsOptions(nats=server.url), {"urls": [server.url]}
 
         def told(change: NodeChange) -> None:
-            _tell(change, as_json)
+            _report(change, as_json)
 
         cluster = await running.enter_async_context(local_cluster(directory, settings, told, notice, stop))
         tasks = await running.enter_async_context(asyncio.TaskGroup())
         beginning = tasks.create_task(_begin(cluster, directory, nats, plan.nats is None, as_json))
         await stop.wait()
         beginning.cancel()
-        say_stopping(as_json)
-    say("stopped", as_json)
+        report_stopping(as_json)
+    report("stopped", as_json)
 
 
 def _ports(plan: ClusterPlan, directory: ClusterDirectory) -> dict[NodeId, NodePorts]:
@@ -140,10 +140,10 @@ async def _begin(
             where = ", ".join(f"{kind} {address}" for kind, address in node.endpoints.items())
             print_line(f"{f'node {name}':<8} {where}, process {node.pid}")
     say_endpoint("data", str(directory.path), as_json)
-    say("ready", as_json)
+    report("ready", as_json)
 
 
-def _tell(change: NodeChange, as_json: bool) -> None:
+def _report(change: NodeChange, as_json: bool) -> None:
     if as_json:
         print_json({"event": change.event, "node": change.node, **change.details})
     else:

@@ -20,9 +20,9 @@ from jetstream.cli.serve.running import (
     Embedded,
     Interruptible,
     end_of_server_sets,
-    say,
+    report,
+    report_stopping,
     say_endpoint,
-    say_stopping,
     signals_set,
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
@@ -203,8 +203,8 @@ async def _serve(
             tune_collector()
             _announce(node, config, embedded is not None, as_json)
             await _told_to_stop(stop, node)  # a node that fails cancels this, and its exit raises why
-        say_stopping(as_json)
-    say("stopped", as_json)
+        report_stopping(as_json)
+    report("stopped", as_json)
 
 
 async def _told_to_stop(stop: asyncio.Event, node: Node) -> None:
@@ -224,7 +224,7 @@ def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> 
     endpoints.append(("data", str(config.data.resolve())))
     for name, address in endpoints:
         say_endpoint(name, address, as_json)
-    say("ready", as_json)
+    report("ready", as_json)
 
 
 def _start_logging(config: NodeConfig) -> None:

@@ -106,7 +106,7 @@ def end_of_server_sets(stop: asyncio.Event, server: EmbeddedNatsServer, embedded
         raise UnavailableError(f"the embedded NATS server (process {ended[0]}) has ended: see {log}")
 
 
-def say(event: str, as_json: bool) -> None:
+def report(event: str, as_json: bool) -> None:
     """Print an event that has no details."""
     print_result({"event": event}, event, as_json)
 
@@ -116,7 +116,7 @@ def say_endpoint(name: str, address: str, as_json: bool) -> None:
     print_result({"event": "endpoint", "endpoint": name, "address": address}, f"{name:<8} {address}", as_json)
 
 
-def say_stopping(as_json: bool) -> None:
+def report_stopping(as_json: bool) -> None:
     """Print that the end has begun."""
     if as_json:
         print_json({"event": "stopping"})

@@ -35,7 +35,7 @@ async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: floa
                 ReadRange(stream, start=since, end="latest").validated(),
                 arrival.link,
                 min(patience_s, _ANSWER_SECONDS),
-                leader_only=arrival.visit.leaves,
+                leader_only=arrival.step.leaves,
             )
         except JetstreamError as error:
             if not route.failed(error) or time.monotonic() > gives_up_at:

@@ -325,10 +325,10 @@ class BlockingClient(Facade[JetstreamClient]):
 
         ``progress`` is called in the thread that reads.
         """
-        tell = options.get("progress")
-        if tell is None:
+        listener = options.get("progress")
+        if listener is None:
             return BlockingReader(self._thread, self._target.read_batches(stream, **options))
-        relay = ProgressRelay(tell)
+        relay = ProgressRelay(listener)
         options["progress"] = relay.put
         return BlockingReader(self._thread, self._target.read_batches(stream, **options), relay)
 

@@ -69,7 +69,7 @@ class BlockingConsumer(Facade[Consumer]):
             delivery = self._target.delivery
             batch = None if delivery is None else delivery.rest()
             if delivery is not None and batch is not None:
-                yield delivery.lane.stream, batch
+                yield delivery.buffer.stream, batch
             elif not self._thread.run(self._target.deliver(), self._relay):
                 return
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Relay(Protocol):
     """Carries calls from the loop's thread to a caller's thread that waits."""
 
-    def tell_until_done(self, future: Future[Any]) -> None:
+    def serve_until_done(self, future: Future[Any]) -> None:
         """Make the relayed calls in the calling thread until ``future`` is done."""
 
 
@@ -68,7 +68,7 @@ class LoopThread:
                     raise RequestError("this client is closed")
                 future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             if relay is not None:
-                relay.tell_until_done(future)
+                relay.serve_until_done(future)
             return future.result()
         except CancelledError:
             if not self._closed:
@@ -103,20 +103,20 @@ class LoopThread:
 class ProgressRelay:
     """A reader's progress on its way from the loop's thread to the caller's."""
 
-    def __init__(self, tell: ReadProgressTold) -> None:
-        self._tell = tell
+    def __init__(self, listener: ReadProgressTold) -> None:
+        self._listener = listener
         self._waiting: SimpleQueue[ReadProgress | Future[Any]] = SimpleQueue()
 
     def put(self, progress: ReadProgress) -> None:
         """Queue a progress for the caller's thread; called by the loop's thread."""
         self._waiting.put(progress)
 
-    def tell_until_done(self, future: Future[Any]) -> None:
+    def serve_until_done(self, future: Future[Any]) -> None:
         """Call the listener with each queued progress until ``future`` is done, in the calling thread."""
         future.add_done_callback(self._waiting.put)
         while (come := self._waiting.get()) is not future:
             if isinstance(come, ReadProgress):  # and no future of a wait that was interrupted
-                self._tell(come)
+                self._listener(come)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ class _Call:
         except Exception as raised:  # noqa: BLE001 - the application's own, raised where it asks for records
             error = raised
         finally:
-            self.loop.call_soon_threadsafe(self._tell, error)
+            self.loop.call_soon_threadsafe(self._resolve, error)
 
-    def _tell(self, error: Exception | None) -> None:
+    def _resolve(self, error: Exception | None) -> None:
         if self.heard.done():
             return  # nobody waits any more
         if error is None:
@@ -176,7 +176,7 @@ class CallRelay:
 
         return call
 
-    def tell_until_done(self, future: Future[Any]) -> None:
+    def serve_until_done(self, future: Future[Any]) -> None:
         """Make the calls that come until ``future`` is done, in the thread that calls this."""
         waiter: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._waiters.append(waiter)

@@ -10,9 +10,9 @@ from typing import Self
 import pyarrow as pa
 
 from envelope.errors import RequestError
-from jetstream.client.consume.consumption import ConsumerTasks
-from jetstream.client.consume.lanes import Delivery, PartitionBuffer
+from jetstream.client.consume.consumer_tasks import ConsumerTasks
 from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.consume.partition_buffers import Delivery, PartitionBuffer
 from jetstream.client.nodes.background import Background
 from jetstream.client.read.read_range import ReadRange, Start
 from jetstream.client.read.records import Record
@@ -53,19 +53,21 @@ class Consumer:
     @property
     def assignment(self) -> tuple[str, ...]:
         """The partitions that are this member's now, in the order of their names."""
-        return tuple(sorted(lane.stream for lane in self._lanes if lane.is_open))
+        return tuple(sorted(buffer.stream for buffer in self._buffers if buffer.is_open))
 
     @property
     def positions(self) -> dict[str, int]:
         """The offset after the last record handed out, for each partition where it is known."""
         return {
-            lane.stream: lane.position for lane in self._lanes if lane.is_open and lane.position is not None
+            buffer.stream: buffer.position
+            for buffer in self._buffers
+            if buffer.is_open and buffer.position is not None
         }
 
     @property
     def paused(self) -> tuple[str, ...]:
         """Those partitions that are paused."""
-        return tuple(sorted(lane.stream for lane in self._lanes if lane.is_paused))
+        return tuple(sorted(buffer.stream for buffer in self._buffers if buffer.is_paused))
 
     def session_name(self, partition: str) -> str:
         """Return the session name for messages derived from a partition's records, the same for all members.
@@ -77,7 +79,7 @@ class Consumer:
         """
         if self._consumption is None:
             raise _not_assigned(partition)
-        incarnation = self._consumption.lanes.assigned(partition).incarnation
+        incarnation = self._consumption.buffers.assigned(partition).incarnation
         said = "\0".join((self.group, partition, incarnation or ""))
         return hashlib.sha256(said.encode()).hexdigest()
 
@@ -114,7 +116,7 @@ class Consumer:
         while True:
             batch = None if self.delivery is None else self.delivery.rest()
             if self.delivery is not None and batch is not None:
-                yield self.delivery.lane.stream, batch
+                yield self.delivery.buffer.stream, batch
             elif not await self.deliver():
                 return
 
@@ -198,15 +200,15 @@ class Consumer:
         await self.close()
 
     @property
-    def _lanes(self) -> Iterable[PartitionBuffer]:
-        return () if self._consumption is None else self._consumption.lanes
+    def _buffers(self) -> Iterable[PartitionBuffer]:
+        return () if self._consumption is None else self._consumption.buffers
 
     def _pause(self, partitions: Iterable[str], *, is_paused: bool) -> None:
         for partition in partitions:
             if self._consumption is None:
                 raise _not_assigned(partition)
-            lanes = self._consumption.lanes
-            lanes.pause(lanes.assigned(partition), is_paused=is_paused)
+            buffers = self._consumption.buffers
+            buffers.pause(buffers.assigned(partition), is_paused=is_paused)
 
     def _begin(self) -> ConsumerTasks:
         if self._consumption is None:

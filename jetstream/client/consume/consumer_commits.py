@@ -13,13 +13,13 @@ from typing import Final
 from consumer_groups.assignment.partitions import Claim
 from consumer_groups.coordinator.events import CoordinatorRefusal, MemberRefused
 from consumer_groups.cursors import CURSOR_OFFSET_MAX, CursorPosition
-from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, consequence_of
+from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, failure_effect
 from envelope.errors import ConnectionLost, Fenced, JetstreamError, RequestError
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced, PartitionNotOwned
 from envelope.types import Offset
-from jetstream.client.consume.lanes import Delivery, PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.membership import GroupMembership
 from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.consume.partition_buffers import Delivery, PartitionBuffer, PartitionBuffers
 from jetstream.protocol.group_requests import CommitCursors
 
 _log = logging.getLogger(__name__)
@@ -126,9 +126,9 @@ def _left() -> ConnectionLost:
 class ConsumerCommits:
     """The commits of one consumer. A final refusal is raised; cursors of lost partitions are dropped."""
 
-    def __init__(self, settings: ConsumeSettings, lanes: PartitionBuffers, committer: Committer) -> None:
+    def __init__(self, settings: ConsumeSettings, buffers: PartitionBuffers, committer: Committer) -> None:
         self._settings = settings
-        self._lanes = lanes
+        self._buffers = buffers
         self._committer = committer
         self._known = committer.commits
         self._is_due = asyncio.Event()
@@ -137,25 +137,25 @@ class ConsumerCommits:
         self._rows = 0
         """Processed since the last commit in the background."""
 
-    def begin(self, lane: PartitionBuffer, cursor: CursorPosition | None) -> None:
+    def begin(self, buffer: PartitionBuffer, cursor: CursorPosition | None) -> None:
         """Record the group's cursor of a partition; None: it has none."""
-        self._known.begin(lane.claim, cursor)
+        self._known.begin(buffer.claim, cursor)
 
-    def go_back(self, lane: PartitionBuffer) -> None:
+    def go_back(self, buffer: PartitionBuffer) -> None:
         """Allow the next commit to be below the cursor: the application, or its ``reset``, goes back."""
-        self._known.go_back(lane.claim)
+        self._known.go_back(buffer.claim)
 
-    def forget(self, lanes: Iterable[PartitionBuffer]) -> None:
+    def forget(self, buffers: Iterable[PartitionBuffer]) -> None:
         """Commit nothing more for these."""
-        self._known.forget(lane.claim for lane in lanes)
+        self._known.forget(buffer.claim for buffer in buffers)
 
-    def lose(self, lanes: Iterable[PartitionBuffer]) -> None:
+    def lose(self, buffers: Iterable[PartitionBuffer]) -> None:
         """Record that these are taken away: the next commit raises an error that names what it leaves out."""
-        self._taken |= {lane.stream for lane in lanes if self._known.due(_places([lane], _position))}
+        self._taken |= {buffer.stream for buffer in buffers if self._known.due(_places([buffer], _position))}
 
-    def has_begun(self, lane: PartitionBuffer) -> None:
+    def has_begun(self, buffer: PartitionBuffer) -> None:
         """Store the beginning as the cursor where there was none, so that nothing behind it is left out."""
-        if self._known.stored(lane.claim) is None:
+        if self._known.stored(buffer.claim) is None:
             self._is_due.set()
 
     def has_processed(self, rows: int) -> None:
@@ -177,7 +177,7 @@ class ConsumerCommits:
                 pass
             self._is_due.clear()
             self._rows = 0
-            await self._processed(self._lanes)
+            await self._processed(self._buffers)
 
     async def here(self) -> None:
         """Commit behind all that was handed out; raises as `Committer.commit`.
@@ -186,7 +186,7 @@ class ConsumerCommits:
             MemberFenced: something of it was taken away before; the rest is stored.
         """
         try:
-            await self._committer.commit(lambda: _places(self._lanes, _position))
+            await self._committer.commit(lambda: _places(self._buffers, _position))
         finally:
             taken, self._taken = self._taken, set()
         if taken:
@@ -201,29 +201,29 @@ class ConsumerCommits:
         """
         places: dict[PartitionBuffer, CursorPosition] = {}
         for stream, offset in offsets.items():
-            lane = self._lanes.assigned(stream)
+            buffer = self._buffers.assigned(stream)
             if not 0 <= offset <= CURSOR_OFFSET_MAX:
                 raise RequestError(f"{offset} is not an offset")
-            places[lane] = CursorPosition(offset, lane.incarnation)
-            self.go_back(lane)
+            places[buffer] = CursorPosition(offset, buffer.incarnation)
+            self.go_back(buffer)
         taken: set[str] = set()
 
         def left() -> dict[Claim, CursorPosition]:
-            taken.update(lane.stream for lane in places if lane not in self._lanes)
-            return {lane.claim: place for lane, place in places.items() if lane in self._lanes}
+            taken.update(buffer.stream for buffer in places if buffer not in self._buffers)
+            return {buffer.claim: place for buffer, place in places.items() if buffer in self._buffers}
 
         await self._committer.commit(left)
         if taken:
             raise _taken_away(taken)
 
-    async def last(self, lanes: list[PartitionBuffer]) -> None:
+    async def last(self, buffers: list[PartitionBuffer]) -> None:
         """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
         if self._settings.commit == "manual":
             return
         if self._settings.commit == "before":
-            for lane in lanes:
-                self.go_back(lane)
-        await self._processed(lanes)
+            for buffer in buffers:
+                self.go_back(buffer)
+        await self._processed(buffers)
 
     async def ahead(self, delivery: Delivery) -> bool:
         """Commit the delivery before it is handed out, if the options ask for that; return whether it may be.
@@ -232,23 +232,23 @@ class ConsumerCommits:
         """
         if self._settings.commit != "before":
             return True
-        lane, may_be = delivery.lane, False
-        place = CursorPosition(delivery.chunk.end, lane.incarnation)
+        buffer, may_be = delivery.buffer, False
+        place = CursorPosition(delivery.chunk.end, buffer.incarnation)
         try:
-            await self._committer.commit(lambda: {lane.claim: place})
+            await self._committer.commit(lambda: {buffer.claim: place})
             may_be = not delivery.is_taken_back
         except Fenced:
             await asyncio.sleep(_REFUSED_S)
         finally:
             if not may_be:
-                self._lanes.finish(delivery)
+                self._buffers.finish(delivery)
         return may_be
 
-    async def _processed(self, lanes: Iterable[PartitionBuffer]) -> None:
+    async def _processed(self, buffers: Iterable[PartitionBuffer]) -> None:
         try:
-            await self._committer.commit(lambda: _places(lanes, lambda lane: lane.processed))
+            await self._committer.commit(lambda: _places(buffers, lambda buffer: buffer.processed))
         except JetstreamError as error:
-            if consequence_of(error) is not CommitFailureEffect.DROP:
+            if failure_effect(error) is not CommitFailureEffect.DROP:
                 raise
             _log.info("commit refused group=%s error=%r", self._settings.group, error)
 
@@ -257,15 +257,15 @@ def _taken_away(streams: Iterable[str]) -> MemberFenced:
     return MemberFenced(f"taken away before it was committed: {', '.join(sorted(streams))}")
 
 
-def _position(lane: PartitionBuffer) -> Offset | None:
-    return lane.position
+def _position(buffer: PartitionBuffer) -> Offset | None:
+    return buffer.position
 
 
 def _places(
-    lanes: Iterable[PartitionBuffer], offset_of: Callable[[PartitionBuffer], Offset | None]
+    buffers: Iterable[PartitionBuffer], offset_of: Callable[[PartitionBuffer], Offset | None]
 ) -> dict[Claim, CursorPosition]:
     return {
-        lane.claim: CursorPosition(offset, lane.incarnation)
-        for lane in lanes
-        if (offset := offset_of(lane)) is not None and lane.has_begun.is_set()
+        buffer.claim: CursorPosition(offset, buffer.incarnation)
+        for buffer in buffers
+        if (offset := offset_of(buffer)) is not None and buffer.has_begun.is_set()
     }

@@ -14,9 +14,9 @@ from envelope.errors import JetstreamError
 from envelope.types import Offset
 from jetstream.client.consume.consumer_commits import Committer, ConsumerCommits
 from jetstream.client.consume.coordinator_link import GroupLinks
-from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.membership import GroupMembership, MemberServices
 from jetstream.client.consume.options import ConsumeSettings, PartitionsTold
+from jetstream.client.consume.partition_buffers import PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.partition_feed import FeedStart, PartitionFeeds
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.read_range import Start
@@ -34,7 +34,7 @@ class ConsumerServices:
     links: NodeLinks
     groups: GroupLinks
     settings: ConsumeSettings
-    lanes: PartitionBuffers
+    buffers: PartitionBuffers
     tasks: asyncio.TaskGroup
     failed: Callable[[Exception], None]
     """Called with what the application is to be told instead of a record."""
@@ -50,7 +50,7 @@ class ConsumerPartitions:
         settings = services.settings
         self._services = services
         self._settings = settings
-        self._lanes = services.lanes
+        self._buffers = services.buffers
         self._tasks: asyncio.TaskGroup = services.tasks
         self.member: Final = GroupMembership(
             settings.group,
@@ -58,9 +58,9 @@ class ConsumerPartitions:
             MemberServices(services.groups, services.tasks, self, services.ended),
         )
         self.committer: Final = Committer(settings.group, self.member)
-        self.commits: Final = ConsumerCommits(settings, services.lanes, self.committer)
+        self.commits: Final = ConsumerCommits(settings, services.buffers, self.committer)
         self._feeds = PartitionFeeds(
-            services.links, settings, services.lanes, self.commits.has_begun, self._elsewhere
+            services.links, settings, services.buffers, self.commits.has_begun, self._elsewhere
         )
         self._wheres: dict[Claim, FeedStart] = {}
         """Where reading begins that has not begun."""
@@ -71,16 +71,16 @@ class ConsumerPartitions:
 
     def seek(self, stream: str, start: Start) -> None:
         """Go on elsewhere; see `Consumer.seek`."""
-        lane = self._lanes.assigned(stream)
-        self.commits.go_back(lane)
-        self._lanes.seek(lane, Offset(start) if isinstance(start, int) else None)
-        if not lane.has_begun.is_set():
-            self._wheres[lane.claim] = FeedStart(start)
-        elif lane.is_open:
-            self._feeds.stop(lane)
-            self._feeds.start(lane, FeedStart(start), self._tasks)
+        buffer = self._buffers.assigned(stream)
+        self.commits.go_back(buffer)
+        self._buffers.seek(buffer, Offset(start) if isinstance(start, int) else None)
+        if not buffer.has_begun.is_set():
+            self._wheres[buffer.claim] = FeedStart(start)
+        elif buffer.is_open:
+            self._feeds.stop(buffer)
+            self._feeds.start(buffer, FeedStart(start), self._tasks)
 
-    async def told(self) -> None:
+    async def notified(self) -> None:
         """Return when the callbacks for all lost partitions have returned."""
         while self._telling:
             await asyncio.wait(self._telling)
@@ -89,107 +89,107 @@ class ConsumerPartitions:
 
     def start(self, partitions: Mapping[Claim, str]) -> None:
         """Read these."""
-        lanes = [self._lanes.open(claim, stream) for claim, stream in partitions.items()]
-        self._tasks.create_task(self._begin(lanes))
+        buffers = [self._buffers.open(claim, stream) for claim, stream in partitions.items()]
+        self._tasks.create_task(self._begin(buffers))
 
     def stop(self, claims: tuple[Claim, ...]) -> None:
         """Give these up: idle ones at once, the others when the application is done with them."""
-        lanes = self._lanes.of(claims)
-        for lane in lanes:
-            self._feeds.stop(lane)
-            self._lanes.stop(lane)
-        idle = [lane for lane in lanes if lane.in_hand is None]
-        in_hand = [lane for lane in lanes if lane.in_hand is not None]
+        buffers = self._buffers.of(claims)
+        for buffer in buffers:
+            self._feeds.stop(buffer)
+            self._buffers.stop(buffer)
+        idle = [buffer for buffer in buffers if buffer.in_hand is None]
+        in_hand = [buffer for buffer in buffers if buffer.in_hand is not None]
         for some in (idle, in_hand):
             if some:
                 self._tasks.create_task(self._give_up(some))
 
     def lose(self, claims: tuple[Claim, ...]) -> None:
         """Drop these."""
-        lanes = self._lanes.of(claims)
-        known = [lane for lane in lanes if lane.claim in self._announced]
-        for lane in lanes:
-            self._feeds.stop(lane)
-        self.commits.lose(lanes)
-        self._forget(lanes)
-        telling = self._tasks.create_task(self._tell(self._settings.callbacks.on_lost, known))
+        buffers = self._buffers.of(claims)
+        known = [buffer for buffer in buffers if buffer.claim in self._announced]
+        for buffer in buffers:
+            self._feeds.stop(buffer)
+        self.commits.lose(buffers)
+        self._forget(buffers)
+        telling = self._tasks.create_task(self._notify(self._settings.callbacks.on_lost, known))
         self._telling.add(telling)
         telling.add_done_callback(self._telling.discard)
 
     # --- coming -------------------------------------------------------------------------------------------
 
-    async def _begin(self, lanes: list[PartitionBuffer]) -> None:
+    async def _begin(self, buffers: list[PartitionBuffer]) -> None:
         """Find out where to begin, call the application's callback, read."""
         try:
-            await self._find_cursors(lanes)
+            await self._find_cursors(buffers)
         except JetstreamError as error:
             self._services.failed(error)
-        fresh = [lane for lane in lanes if lane.is_open]
-        self._announced |= {lane.claim for lane in fresh}
-        await self._tell(self._settings.callbacks.on_assigned, fresh)
-        for lane in lanes:
-            lane.has_begun.set()
-            where = self._wheres.pop(lane.claim, None)
-            if lane.is_open and where is not None:
-                self._feeds.start(lane, where, self._tasks)
+        fresh = [buffer for buffer in buffers if buffer.is_open]
+        self._announced |= {buffer.claim for buffer in fresh}
+        await self._notify(self._settings.callbacks.on_assigned, fresh)
+        for buffer in buffers:
+            buffer.has_begun.set()
+            where = self._wheres.pop(buffer.claim, None)
+            if buffer.is_open and where is not None:
+                self._feeds.start(buffer, where, self._tasks)
 
-    async def _find_cursors(self, lanes: list[PartitionBuffer]) -> None:
-        for start in range(0, len(lanes), _CURSORS_ASKED):
-            some = lanes[start : start + _CURSORS_ASKED]
-            partitions = [lane.claim.partition for lane in some]
+    async def _find_cursors(self, buffers: list[PartitionBuffer]) -> None:
+        for start in range(0, len(buffers), _CURSORS_ASKED):
+            some = buffers[start : start + _CURSORS_ASKED]
+            partitions = [buffer.claim.partition for buffer in some]
             response = await self.member.ask(partial(FetchCursors.of, self._settings.group, partitions))
             assert isinstance(response, CursorsResponse), "C1: a response has its request's type"
             cursors = response.places()
-            for lane in some:
-                if lane in self._lanes:
-                    self._place(lane, cursors.get(lane.claim.partition))
+            for buffer in some:
+                if buffer in self._buffers:
+                    self._place(buffer, cursors.get(buffer.claim.partition))
 
-    def _place(self, lane: PartitionBuffer, cursor: CursorPosition | None) -> None:
-        self.commits.begin(lane, cursor)
+    def _place(self, buffer: PartitionBuffer, cursor: CursorPosition | None) -> None:
+        self.commits.begin(buffer, cursor)
         where = FeedStart(self._settings.start)
         if cursor is not None:
             where = FeedStart(cursor.offset, cursor.incarnation)
-            lane.place, lane.incarnation = Offset(cursor.offset), cursor.incarnation
-        self._wheres[lane.claim] = where
+            buffer.place, buffer.incarnation = Offset(cursor.offset), cursor.incarnation
+        self._wheres[buffer.claim] = where
 
-    def _elsewhere(self, lane: PartitionBuffer, error: JetstreamError) -> FeedStart | None:
+    def _elsewhere(self, buffer: PartitionBuffer, error: JetstreamError) -> FeedStart | None:
         """Return where to go on by the ``reset`` option, if any; ``error``: why not at the cursor."""
         del error
         if self._settings.reset is None:
             return None
-        self.commits.go_back(lane)
-        self._lanes.seek(lane, None)
+        self.commits.go_back(buffer)
+        self._buffers.seek(buffer, None)
         return FeedStart(self._settings.reset)
 
     # --- going --------------------------------------------------------------------------------------------
 
-    async def _give_up(self, lanes: list[PartitionBuffer]) -> None:
+    async def _give_up(self, buffers: list[PartitionBuffer]) -> None:
         """Let the application finish its record, commit, and report that these are free."""
-        for lane in lanes:
-            await lane.has_begun.wait()
-            await lane.is_idle.wait()
-        known = [lane for lane in lanes if lane.claim in self._announced]
-        await self._tell(self._settings.callbacks.on_revoked, known)
+        for buffer in buffers:
+            await buffer.has_begun.wait()
+            await buffer.is_idle.wait()
+        known = [buffer for buffer in buffers if buffer.claim in self._announced]
+        await self._notify(self._settings.callbacks.on_revoked, known)
         try:
-            await self.commits.last([lane for lane in lanes if lane in self._lanes])
+            await self.commits.last([buffer for buffer in buffers if buffer in self._buffers])
         except JetstreamError as error:
             self._services.failed(error)
-        self._forget(lanes)
-        self.member.give(StoppedReading(tuple(lane.claim for lane in lanes)))
+        self._forget(buffers)
+        self.member.give(StoppedReading(tuple(buffer.claim for buffer in buffers)))
 
-    def _forget(self, lanes: list[PartitionBuffer]) -> None:
-        for lane in lanes:
-            self._lanes.close(lane)
-            self._announced.discard(lane.claim)
-            self._wheres.pop(lane.claim, None)
-        self.commits.forget(lanes)
+    def _forget(self, buffers: list[PartitionBuffer]) -> None:
+        for buffer in buffers:
+            self._buffers.close(buffer)
+            self._announced.discard(buffer.claim)
+            self._wheres.pop(buffer.claim, None)
+        self.commits.forget(buffers)
 
-    async def _tell(self, callback: PartitionsTold | None, lanes: list[PartitionBuffer]) -> None:
+    async def _notify(self, callback: PartitionsTold | None, buffers: list[PartitionBuffer]) -> None:
         """Call the application's callback with partitions, and await what it returns."""
-        if callback is None or not lanes:
+        if callback is None or not buffers:
             return
         try:
-            heard = callback(sorted(lane.stream for lane in lanes))
+            heard = callback(sorted(buffer.stream for buffer in buffers))
             if inspect.isawaitable(heard):
                 await heard
         except Exception as error:  # noqa: BLE001 - the application's own, raised where it asks for records

@@ -157,11 +157,11 @@ class GroupLink:
         else:
             response = outcome.response
             assert isinstance(response, HeartbeatResponse), "C1: a response has its request's type"
-            self._tell(heartbeat, response)
+            self._deliver(heartbeat, response)
         if heartbeat.id == self._newest:
             self._due.set()
 
-    def _tell(self, heartbeat: SendHeartbeat, response: HeartbeatResponse) -> None:
+    def _deliver(self, heartbeat: SendHeartbeat, response: HeartbeatResponse) -> None:
         for assignment in response.assignments:
             for member in tuple(self._members):
                 member.assigned(self.connection, assignment)

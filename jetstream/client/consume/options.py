@@ -115,7 +115,7 @@ class ConsumeSettings:
     start: Start
     reset: Reset | None
     processing_timeout_s: float | None
-    wish: ReadPreference
+    preference: ReadPreference
     wanted: Wanted
     prefetch_bytes: int
     callbacks: Callbacks
@@ -161,7 +161,7 @@ def consume_settings(streams: str | Sequence[str], group: str, options: ConsumeO
         start=start,
         reset=reset,
         processing_timeout_s=_processing_timeout_s(options),
-        wish=ReadPreference(
+        preference=ReadPreference(
             _one_of("read_from", options.get("read_from", "auto"), get_args(ReadFrom)),
             Locality(terms.node, terms.rack),
         ),

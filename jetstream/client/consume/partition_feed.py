@@ -10,8 +10,8 @@ from consumer_groups.assignment.partitions import Claim
 from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
 from envelope.limits import KIB
 from envelope.types import Offset
-from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers, RecordChunk
 from jetstream.client.consume.options import ConsumeSettings
+from jetstream.client.consume.partition_buffers import PartitionBuffer, PartitionBuffers, RecordChunk
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange, Start
@@ -41,27 +41,27 @@ class PartitionPrefetcher:
 
     def __init__(
         self,
-        lanes: PartitionBuffers,
-        lane: PartitionBuffer,
+        buffers: PartitionBuffers,
+        buffer: PartitionBuffer,
         open_reader: Callable[[FeedStart, "PartitionPrefetcher"], BatchReader],
     ) -> None:
-        self.lane: Final = lane
+        self.buffer: Final = buffer
         self.reader: BatchReader | None = None
-        self._lanes = lanes
+        self._buffers = buffers
         self._open_reader = open_reader
 
     async def read(self, where: FeedStart) -> None:
         """Read from there on until cancelled; raises what `BatchReader` does."""
-        lane = self.lane
+        buffer = self.buffer
         reader = self.reader = self._open_reader(where, self)
         async with reader:
             async for batch in reader:
                 end, epoch = reader.next_offset, reader.last_epoch
                 assert end is not None, "a reader that has read stands somewhere"
                 assert epoch is not None, "a batch has an epoch"
-                await _room(lane)
-                self._lanes.put(lane, RecordChunk(batch, end, epoch))
-                await _room(lane)
+                await _room(buffer)
+                self._buffers.put(buffer, RecordChunk(batch, end, epoch))
+                await _room(buffer)
 
     def reached(self, where: FeedStart) -> FeedStart:
         """Return where to go on that has begun at ``where``."""
@@ -71,16 +71,16 @@ class PartitionPrefetcher:
         return FeedStart(reader.next_offset, reader.incarnation)
 
 
-async def _room(lane: PartitionBuffer) -> None:
-    while lane.chunks:  # it may come back while this waits
-        await lane.has_room.wait()
+async def _room(buffer: PartitionBuffer) -> None:
+    while buffer.chunks:  # it may come back while this waits
+        await buffer.has_room.wait()
 
 
-async def _idle(lane: PartitionBuffer) -> None:
-    """Return when the application is done with all that was put into the lane."""
-    while lane.chunks or lane.in_hand is not None:
-        await lane.has_room.wait()
-        await lane.is_idle.wait()
+async def _idle(buffer: PartitionBuffer) -> None:
+    """Return when the application is done with all that was put into the buffer."""
+    while buffer.chunks or buffer.in_hand is not None:
+        await buffer.has_room.wait()
+        await buffer.is_idle.wait()
 
 
 class PartitionFeeds:
@@ -90,7 +90,7 @@ class PartitionFeeds:
         self,
         links: NodeLinks,
         settings: ConsumeSettings,
-        lanes: PartitionBuffers,
+        buffers: PartitionBuffers,
         begun: Callable[[PartitionBuffer], None],
         elsewhere: Callable[[PartitionBuffer, JetstreamError], FeedStart | None],
     ) -> None:
@@ -99,27 +99,27 @@ class PartitionFeeds:
         Args:
             links: to the nodes.
             settings: of the consumer.
-            lanes: that are filled.
-            begun: called when the beginning of a lane is known, and whenever more is known.
+            buffers: that are filled.
+            begun: called when the beginning of a buffer is known, and whenever more is known.
             elsewhere: returns where to go on if a start is not in the stream any more; None: it is an error.
         """
         self._links = links
         self._settings = settings
-        self._lanes = lanes
+        self._buffers = buffers
         self._begun = begun
         self._elsewhere = elsewhere
         self._running: dict[Claim, tuple[PartitionPrefetcher, asyncio.Task[None]]] = {}
 
-    def start(self, lane: PartitionBuffer, where: FeedStart, tasks: asyncio.TaskGroup) -> None:
-        """Begin to read for a lane, as one of ``tasks``."""
-        assert lane.claim not in self._running, f"{lane.claim} is read already"
-        feed = PartitionPrefetcher(self._lanes, lane, self._open)
-        self._running[lane.claim] = feed, tasks.create_task(self._run(feed, where))
+    def start(self, buffer: PartitionBuffer, where: FeedStart, tasks: asyncio.TaskGroup) -> None:
+        """Begin to read for a buffer, as one of ``tasks``."""
+        assert buffer.claim not in self._running, f"{buffer.claim} is read already"
+        feed = PartitionPrefetcher(self._buffers, buffer, self._open)
+        self._running[buffer.claim] = feed, tasks.create_task(self._run(feed, where))
         self._share()
 
-    def stop(self, lane: PartitionBuffer) -> bool:
-        """Read no more for a lane; return whether that was begun."""
-        running = self._running.pop(lane.claim, None)
+    def stop(self, buffer: PartitionBuffer) -> bool:
+        """Read no more for a buffer; return whether that was begun."""
+        running = self._running.pop(buffer.claim, None)
         if running is not None:
             running[1].cancel()
             self._share()
@@ -127,15 +127,15 @@ class PartitionFeeds:
 
     async def _run(self, feed: PartitionPrefetcher, where: FeedStart) -> None:
         """Read until cancelled, or until a failure, which the application gets in its turn."""
-        stream = feed.lane.stream
+        stream = feed.buffer.stream
         while True:
             try:
                 await feed.read(where)
             except (OffsetOutOfRange, StreamRecreated) as error:
-                await _idle(feed.lane)
-                elsewhere = self._elsewhere(feed.lane, error)
+                await _idle(feed.buffer)
+                elsewhere = self._elsewhere(feed.buffer, error)
                 if elsewhere is None:
-                    self._fail(feed.lane, error)
+                    self._fail(feed.buffer, error)
                     return
                 _log.warning("%s is read from %s on error=%r", stream, elsewhere.start, error)
                 where = elsewhere
@@ -144,24 +144,24 @@ class PartitionFeeds:
                 await asyncio.sleep(_GONE_S)
                 where = feed.reached(where)
             except JetstreamError as error:
-                self._fail(feed.lane, error)
+                self._fail(feed.buffer, error)
                 return
 
-    def _fail(self, lane: PartitionBuffer, error: JetstreamError) -> None:
-        error.detail.setdefault("stream", lane.stream)
-        self._lanes.fail(lane, error)
+    def _fail(self, buffer: PartitionBuffer, error: JetstreamError) -> None:
+        error.detail.setdefault("stream", buffer.stream)
+        self._buffers.fail(buffer, error)
 
     def _open(self, where: FeedStart, feed: PartitionPrefetcher) -> BatchReader:
         def moved(offset: Offset) -> None:
             """Handle a gap in the range, or its beginning; the records before it are in the buffer."""
             assert feed.reader is not None, "it is the reader that tells"
-            feed.lane.incarnation = feed.reader.incarnation
-            feed.lane.has_read_to(offset)
-            self._begun(feed.lane)
+            feed.buffer.incarnation = feed.reader.incarnation
+            feed.buffer.has_read_to(offset)
+            self._begun(feed.buffer)
 
         settings = self._settings
         wanted = ReadRange(
-            feed.lane.stream,
+            feed.buffer.stream,
             where.start,
             follow=True,
             incarnation=where.incarnation,
@@ -169,7 +169,7 @@ class PartitionFeeds:
         )
         fetch = FetchSettings(max_bytes=self._fetch_bytes, prefetch_bytes=self._prefetch_bytes)
         return BatchReader(
-            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, wish=settings.wish)
+            self._links, wanted, ReadSettings(fetch, _FOR_EVER, moved=moved, preference=settings.preference)
         )
 
     @property

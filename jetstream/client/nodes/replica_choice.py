@@ -66,7 +66,7 @@ class ReadPreference:
     """The replicas that an application prefers to read from."""
 
     read_from: ReadFrom = "auto"
-    whereabouts: Locality = field(default_factory=Locality)
+    locality: Locality = field(default_factory=Locality)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,38 +81,38 @@ class RouteStep:
 
 
 def choose(
-    known: StreamReplicas, purpose: Purpose, wish: ReadPreference, shunned: Collection[str], turn: int
+    known: StreamReplicas, purpose: Purpose, preference: ReadPreference, shunned: Collection[str], turn: int
 ) -> RouteStep | None:
     """Return the node to ask; None if that is the leader and there is none.
 
     Args:
         known: where the stream is.
         purpose: of the request.
-        wish: the application's.
+        preference: the application's.
         shunned: nodes that have failed a moment ago.
         turn: any number; readers with different ones are spread over replicas that are equally near, one with
             the same stays.
     """
-    if wish.read_from == "any":
-        return _visit(_one_of(known, wish.whereabouts, shunned, turn))
-    if wish.read_from == "leader" or purpose is Purpose.OFFSETS:
-        return _visit(known.leader, leaves=True)
+    if preference.read_from == "any":
+        return _step(_one_of(known, preference.locality, shunned, turn))
+    if preference.read_from == "leader" or purpose is Purpose.OFFSETS:
+        return _step(known.leader, leaves=True)
     if purpose is Purpose.CATCH_UP:
-        node, wait_ms_max = _one_of(known, wish.whereabouts, shunned, turn), 0
+        node, wait_ms_max = _one_of(known, preference.locality, shunned, turn), 0
     elif known.leader is not None and known.leader not in shunned:
         node, wait_ms_max = known.leader, None
     else:
-        node, wait_ms_max = _one_of(known, wish.whereabouts, shunned, turn), LOOK_AGAIN_MS
-    return _visit(node, leaves=True, wait_ms_max=None if node == known.leader else wait_ms_max)
+        node, wait_ms_max = _one_of(known, preference.locality, shunned, turn), LOOK_AGAIN_MS
+    return _step(node, leaves=True, wait_ms_max=None if node == known.leader else wait_ms_max)
 
 
-def _visit(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = None) -> RouteStep | None:
+def _step(node: str | None, *, leaves: bool = False, wait_ms_max: int | None = None) -> RouteStep | None:
     return None if node is None else RouteStep(node, leaves, wait_ms_max)
 
 
-def _one_of(known: StreamReplicas, whereabouts: Locality, shunned: Collection[str], turn: int) -> str | None:
+def _one_of(known: StreamReplicas, locality: Locality, shunned: Collection[str], turn: int) -> str | None:
     """Return one in sync or a read replica, rather than that another one, rather than one that has failed."""
     well = [node for node in (*known.isr, *known.read_replicas) if node not in shunned]
     lagging = [node for node in known.replicas if node not in shunned]
-    nodes = whereabouts.nearest(well or lagging or known.holders, known.racks)
+    nodes = locality.nearest(well or lagging or known.holders, known.racks)
     return nodes[turn % len(nodes)] if nodes else None

@@ -18,7 +18,7 @@ _SHUNNED_S: Final = 1.0
 class Arrival:
     """A node that can be asked now."""
 
-    visit: RouteStep
+    step: RouteStep
     link: SocketLink
 
 
@@ -30,14 +30,14 @@ class StreamRoute:
             Held by test_a_reader_follows_the_leader_when_it_changes.
     """
 
-    def __init__(self, links: NodeLinks, stream: str, wish: ReadPreference) -> None:
+    def __init__(self, links: NodeLinks, stream: str, preference: ReadPreference) -> None:
         self.stream: Final = stream
-        self._wish = wish
+        self._preference = preference
         self._links = links
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads readers, no secret
         self._shunned: dict[str, float] = {}
         """Until when, in seconds of the monotonic clock."""
-        self._visit: RouteStep | None = None
+        self._step: RouteStep | None = None
         self._is_stale = False
         self._doubted: JetstreamError | None = None
         self._known: StreamReplicas | None = None
@@ -72,12 +72,12 @@ class StreamRoute:
         self._settle_doubt(known, incarnation)
         now = time.monotonic()
         shunned = [node for node, until in self._shunned.items() if until > now]
-        visit = choose(known, purpose, self._wish, shunned, self._turn)
-        if visit is None:
+        step = choose(known, purpose, self._preference, shunned, self._turn)
+        if step is None:
             self._is_stale = True
             raise NotLeader(f"nobody leads {self.stream!r} now")
-        self._visit = visit
-        return Arrival(visit, await self._links.link_to(visit.node))
+        self._step = step
+        return Arrival(step, await self._links.link_to(step.node))
 
     def _settle_doubt(self, known: StreamReplicas, incarnation: str | None) -> None:
         doubted, self._doubted = self._doubted, None
@@ -89,8 +89,8 @@ class StreamRoute:
 
         If it does not, it has been where the leader should be already.
         """
-        assert self._visit is not None, "who has caught up has been somewhere"
-        was_behind = not self._has_caught_up and self._visit.wait_ms_max is not None
+        assert self._step is not None, "who has caught up has been somewhere"
+        was_behind = not self._has_caught_up and self._step.wait_ms_max is not None
         self._has_caught_up = True
         return was_behind
 
@@ -105,19 +105,19 @@ class StreamRoute:
         are asked before it is believed. A range that is damaged at one replica is whole at another, unless
         all report damage.
         """
-        visit, self._visit = self._visit, None
+        step, self._step = self._step, None
         self._is_stale, self._has_caught_up = True, False
-        if visit is None:
+        if step is None:
             return error.retriable
-        self._shunned[visit.node] = time.monotonic() + _SHUNNED_S
+        self._shunned[step.node] = time.monotonic() + _SHUNNED_S
         if isinstance(error, UnknownStream | StreamRecreated):
             self._doubted = error
             return True
         if isinstance(error, CorruptDataError):
-            self._damaged_at.add(visit.node)
+            self._damaged_at.add(step.node)
             return self._has_another_replica()
         return error.retriable
 
     def _has_another_replica(self) -> bool:
         assert self._known is not None, "who has been somewhere has asked where"
-        return self._wish.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)
+        return self._preference.read_from != "leader" and not self._damaged_at.issuperset(self._known.holders)

@@ -11,7 +11,7 @@ from jetstream.client.publish.ack_inbox import AckInbox, ClaimedFuture, OneAck
 from jetstream.client.publish.batch_envelopes import checked_ack
 from jetstream.client.publish.messages import PublishAck, PublishOptions, refuse_unknown
 from jetstream.client.publish.publisher import WINDOW_DEFAULT, checked_window
-from jetstream.client.publish.session_rules import RefusalEffect, consequence_of, derived_consequence
+from jetstream.client.publish.session_rules import RefusalEffect, derived_effect, refusal_effect
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 2.0
 RETRY_S_DEFAULT: Final = 60.0
@@ -57,7 +57,7 @@ SessionFuture = ClaimedFuture[SessionAck]
 
 @dataclass(frozen=True, slots=True)
 class PublisherSessionSettings:
-    """How a session is published: see `SessionOptions`, and `derived_consequence` for ``is_derived``.
+    """How a session is published: see `SessionOptions`, and `derived_effect` for ``is_derived``.
 
     The ``name`` is unique, unless the session repeats what an earlier one sent.
     """
@@ -106,14 +106,14 @@ class PublisherSessionSettings:
         """Return the ack of a message that is stored at an unknown offset."""
         return SessionAck(self.stream or "", sequence, None, duplicate=True, count=records or 1)
 
-    def consequence(
+    def effect(
         self, error: JetstreamError, message: "SessionMessage", last_acked: int, *, is_begun: bool
     ) -> RefusalEffect:
-        """Return what follows from the refusal of a message; see `consequence_of`."""
+        """Return what follows from the refusal of a message; see `refusal_effect`."""
         names_last_acked = message.after == last_acked
         if not self.is_derived:
-            return consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun)
-        return derived_consequence(
+            return refusal_effect(error, names_last_acked=names_last_acked, is_begun=is_begun)
+        return derived_effect(
             error, message.sequence, last_acked, names_last_acked=names_last_acked, is_begun=is_begun
         )
 

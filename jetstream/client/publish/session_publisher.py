@@ -310,16 +310,16 @@ class SessionPublisher:
 
     def _refused(self, message: SessionMessage, error: JetstreamError) -> None:
         """C20: leave out a message that is refused for good; otherwise send again all that is not acked."""
-        consequence = self._settings.consequence(error, message, self._last_acked, is_begun=self._is_begun)
-        if consequence is RefusalEffect.GIVE_UP:
+        effect = self._settings.effect(error, message, self._last_acked, is_begun=self._is_begun)
+        if effect is RefusalEffect.GIVE_UP:
             self._give_up(error)
-        elif consequence is RefusalEffect.IS_STORED:
+        elif effect is RefusalEffect.IS_STORED:
             self._stored(message, self._settings.forgotten(message.sequence, message.records))
-        elif consequence is RefusalEffect.FOLLOW:
+        elif effect is RefusalEffect.FOLLOW:
             assert isinstance(error, SequenceGap), "it names what the stream has"
             self._last_acked = named_last(error)
             self._trouble = self._trouble or error
-        elif consequence is RefusalEffect.SEND_AGAIN:
+        elif effect is RefusalEffect.SEND_AGAIN:
             self._trouble = self._trouble or error
         else:
             place = self._unacked.remove(message)

@@ -21,7 +21,7 @@ class RefusalEffect(Enum):
     """Another run has published up to the number that the stream names: go on there."""
 
 
-def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: bool) -> RefusalEffect:
+def refusal_effect(error: JetstreamError, *, names_last_acked: bool, is_begun: bool) -> RefusalEffect:
     """Return what follows from the refusal of a message.
 
     Args:
@@ -43,7 +43,7 @@ def consequence_of(error: JetstreamError, *, names_last_acked: bool, is_begun: b
             return RefusalEffect.SEND_AGAIN if error.retriable else RefusalEffect.LEAVE_OUT
 
 
-def derived_consequence(
+def derived_effect(
     error: JetstreamError, sequence: int, last_acked: int, *, names_last_acked: bool, is_begun: bool
 ) -> RefusalEffect:
     """Return the effect of a refusal where numbers and messages are derived from records that are read.
@@ -57,14 +57,14 @@ def derived_consequence(
         error: why the message is refused.
         sequence: of the message.
         last_acked: the last one that was acked here; 0 before that.
-        names_last_acked: as in `consequence_of`.
-        is_begun: as in `consequence_of`.
+        names_last_acked: as in `refusal_effect`.
+        is_begun: as in `refusal_effect`.
     """
     if isinstance(error, SequencePassed):
         return RefusalEffect.IS_STORED
     if isinstance(error, SequenceGap) and names_last_acked and last_acked < named_last(error) < sequence:
         return RefusalEffect.FOLLOW
-    usual = consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun)
+    usual = refusal_effect(error, names_last_acked=names_last_acked, is_begun=is_begun)
     return RefusalEffect.GIVE_UP if usual is RefusalEffect.LEAVE_OUT else usual
 
 

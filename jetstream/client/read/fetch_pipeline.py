@@ -248,12 +248,12 @@ class FetchPipeline:
         told_start, told_end = weakref.WeakMethod(self._on_started), weakref.WeakMethod(self._on_done)
 
         def on_started(response: Response, body_length: int) -> None:
-            if tell := told_start():
-                tell(response, body_length)
+            if listener := told_start():
+                listener(response, body_length)
 
         def on_done(outcome: Answer | JetstreamError) -> None:
-            if tell := told_end():
-                tell(outcome)
+            if listener := told_end():
+                listener(outcome)
 
         try:
             self._link.send(request, on_done, on_started)

@@ -46,7 +46,7 @@ class ProgressCount:
             self._records += records.num_rows
             self._bytes += records.nbytes
 
-    def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
+    def report(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
         """Call the listener with the reader's place, if it is known and has changed."""
         if self._told is None or place is None or resolved is None:
             return
@@ -66,7 +66,7 @@ class PlaceCount:
     def add(self, records: pa.RecordBatch) -> None:
         """Count nothing."""
 
-    def tell(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
+    def report(self, place: ReaderPlace | None, resolved: ResolvedRange | None) -> None:
         """Call the listener with the reader's place, if it is known and has changed."""
         if place is not None and resolved is not None and place.offset != self._last:
             self._last = place.offset

@@ -41,8 +41,8 @@ from jetstream.client.read.fetch_pipeline import (
 from jetstream.client.read.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.read.records import Record, before, records_of, trimmed
-from jetstream.log.format.batch_run import merged_batches
 from jetstream.log.format.schema import NO_RECORDS, SCHEMA
+from jetstream.log.format.small_batch_reader import merged_batches
 
 _SMALL_BYTES: Final = MIB
 """What has so much is not put together with others, however few records it is."""
@@ -62,7 +62,7 @@ class ReadSettings:
     retry_s: float = 60.0
     """How long retriable errors are met with another attempt before they are raised; progress starts anew."""
     progress: ReadProgressTold | None = None
-    wish: ReadPreference = field(default_factory=ReadPreference)
+    preference: ReadPreference = field(default_factory=ReadPreference)
     batch_rows: int = 0
     """Smaller batches are put together, as far as they come with one fetch."""
     moved: PlaceTold | None = None
@@ -93,7 +93,7 @@ class BatchReader:
     def __init__(self, links: NodeLinks, read_range: ReadRange, settings: ReadSettings) -> None:
         """Send nothing to a node before the first record is asked for."""
         self._wanted = read_range.validated()
-        self._route = StreamRoute(links, read_range.stream, settings.wish)
+        self._route = StreamRoute(links, read_range.stream, settings.preference)
         self.endless: Final = read_range.follow and read_range.end is None
         self.start_offset: Offset | None = None
         self._settings = settings
@@ -180,7 +180,7 @@ class BatchReader:
             self._count.add(decoded.records)
             if decoded.last:
                 self._finish()
-                self._count.tell(self._place, self._range)
+                self._count.report(self._place, self._range)
             if decoded.records.num_rows:
                 return decoded.records
         raise StopAsyncIteration
@@ -217,7 +217,7 @@ class BatchReader:
 
     async def _refill(self) -> None:
         """Fetch and begin to decode the next range, whatever it takes."""
-        self._count.tell(self._place, self._range)
+        self._count.report(self._place, self._range)
         try:
             pipeline = self._pipeline or await self._connect()
             if pipeline is None:
@@ -245,12 +245,12 @@ class BatchReader:
         if self._range is None:
             arrival = await self._route.to_offsets(self._wanted.incarnation)
             self._range = await resolve(
-                self._wanted, arrival.link, self._settings.fetch.timeout_s, leader_only=arrival.visit.leaves
+                self._wanted, arrival.link, self._settings.fetch.timeout_s, leader_only=arrival.step.leaves
             )
             self._place = self._range.place
             self._heard = max(self._heard, self._range.high_watermark)
             self.start_offset = self._place.offset
-            self._count.tell(self._place, self._range)
+            self._count.report(self._place, self._range)
         assert self._place is not None, "C6: a resolved reader has a place"
         if self._range.end is not None and self._place.offset >= self._range.end:
             return None
@@ -261,7 +261,7 @@ class BatchReader:
             link=arrival.link,
             stream=self.stream,
             place=self._place,
-            bounds=ReadBounds(self._range.end, self._heard, arrival.visit.leaves),
+            bounds=ReadBounds(self._range.end, self._heard, arrival.step.leaves),
             settings=replace(
                 _fetch_settings(self._settings.fetch, arrival), short_circuit=not self._was_away
             ),
@@ -389,7 +389,7 @@ def _merged(several: Sequence[_Decoded]) -> _Decoded:
 
 
 def _fetch_settings(fetch: FetchSettings, arrival: Arrival) -> FetchSettings:
-    wait_ms_max = arrival.visit.wait_ms_max
+    wait_ms_max = arrival.step.wait_ms_max
     if wait_ms_max is None:
         return fetch
     return replace(fetch, max_wait_ms=min(fetch.max_wait_ms, wait_ms_max))

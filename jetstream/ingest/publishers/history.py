@@ -50,7 +50,7 @@ class Step(NamedTuple):
 class PublisherHistory:
     """The log's past as far as it decides about new messages.
 
-    Fill it by `absorb`, in log order, with the stored batches of at least one dedupe window before the end.
+    Fill it by `replay`, in log order, with the stored batches of at least one dedupe window before the end.
 
     Invariants:
         D4: after `forget_from` it is what it was before the records at that offset came, except that names
@@ -112,13 +112,13 @@ class PublisherHistory:
         """Take in the id of the record at ``offset``, which is the last one so far."""
         self.last_message_id, self.last_message_id_offset = message_id, offset
 
-    def pass_over(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
+    def skip(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
         self.end_step(end)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
-    def absorb(
+    def replay(
         self, base: Offset, end: Offset, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
     ) -> Sequence[StoredPlace]:
         """Replay the next stored batch, of offsets ``[base, end)``; return the places of its records.

@@ -13,7 +13,7 @@ from envelope.types import Offset, TimestampUs
 _LATE_PART: Final = 64
 """A commit that comes later than this part of the window is late; as many late ones are told apart."""
 
-_HEARD_MAX: Final = 64
+_OBSERVED_MAX: Final = 64
 """Commits kept until their records are known; later ones are dropped, and names stay longer."""
 
 _BEFORE_ALL: Final = -(1 << 62)
@@ -45,7 +45,7 @@ class RecordFates:
         self._timestamp_from = timestamp_from
         self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
         self.late: deque[LateCommit] = deque()
-        self._heard: deque[tuple[Offset, TimestampUs]] = deque()
+        self._observed: deque[tuple[Offset, TimestampUs]] = deque()
 
     def hold_from(self, uncommitted: Offset) -> None:
         """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
@@ -54,20 +54,22 @@ class RecordFates:
 
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take in that the log ends there now, and that other records will follow."""
-        self._heard.clear()
+        self._observed.clear()
         if self.uncommitted != _AFTER_ALL:
             self.uncommitted = min(self.uncommitted, log_end_offset)
             self.held = min(self.held, log_end_offset)
 
-    def hear(self, high_watermark: Offset, now: TimestampUs) -> None:
-        """Keep a commit for `take_heard`. Other threads may call."""
-        if len(self._heard) < _HEARD_MAX:  # only `take_heard` removes, as it has looked at the first
-            self._heard.append((high_watermark, now))
+    def observe(self, high_watermark: Offset, now: TimestampUs) -> None:
+        """Keep a commit for `apply_observed`. Other threads may call."""
+        if (
+            len(self._observed) < _OBSERVED_MAX
+        ):  # only `apply_observed` removes, as it has looked at the first
+            self._observed.append((high_watermark, now))
 
-    def take_heard(self, end: Offset) -> None:
+    def apply_observed(self, end: Offset) -> None:
         """Record the kept commits up to ``end``, below which all names are known."""
-        while self._heard and self._heard[0][0] <= end:
-            self.committed(*self._heard.popleft())
+        while self._observed and self._observed[0][0] <= end:
+            self.committed(*self._observed.popleft())
 
     def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Note that records below ``high_watermark`` are committed, as is known at the log's time ``now``."""

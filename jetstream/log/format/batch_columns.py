@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from envelope.limits import KIB
 from envelope.types import Buffer
-from jetstream.log.format.plain_batch import TEMPLATE, no_headers
+from jetstream.log.format.plain_batch_encoder import TEMPLATE, no_headers
 from jetstream.log.format.schema import SCHEMA
 
 Numbers = npt.NDArray[np.int64]

@@ -22,14 +22,14 @@ class CompactionBounds:
 
     Attributes:
         high_watermark: only committed records are cleaned.
-        passed_by_all: every replica has the records below on disk.
+        min_synced_end: every replica has the records below on disk.
         now: wall clock.
         border: nothing below it is rewritten, and no tombstone goes: older records may be in an object
             store, where they stay as they are. None: the log has no part there.
     """
 
     high_watermark: Offset
-    passed_by_all: Offset
+    min_synced_end: Offset
     now: TimestampUs
     border: Offset | None = None
 
@@ -93,7 +93,7 @@ def plan_compaction(
     found = cleanable(segments, bounds.high_watermark, config, bounds.border)
     if not found:
         return None
-    purge_end = state.purgeable_end(bounds.passed_by_all, bounds.now, config.tombstone_retention_us)
+    purge_end = state.purgeable_end(bounds.min_synced_end, bounds.now, config.tombstone_retention_us)
     if bounds.border is not None:
         purge_end = state.purged_end
     dirty_start = max(state.cleaned_end, found[0].base)

@@ -27,12 +27,12 @@ class RewriteBounds:
 
     Attributes:
         high_watermark: only committed records are rewritten.
-        passed_by_all: every replica has the records below on disk.
+        min_synced_end: every replica has the records below on disk.
         now: wall clock.
     """
 
     high_watermark: Offset
-    passed_by_all: Offset
+    min_synced_end: Offset
     now: TimestampUs
 
 
@@ -57,7 +57,7 @@ def due_segments(
         after_us: least age of a segment's newest record.
     """
     found: list[Segment] = []
-    end = min(bounds.high_watermark, bounds.passed_by_all)
+    end = min(bounds.high_watermark, bounds.min_synced_end)
     for segment in segments[_first_after(segments, looked_at_end) : -1]:
         is_cold = segment.max_timestamp <= bounds.now - after_us
         if not (segment.sealed and is_cold and segment.next <= end) or segment.damages:

@@ -71,7 +71,7 @@ class ScrubHand:
     def _next(self, sealed: Sequence[Segment], end: Offset) -> Segment | None:
         return next((segment for segment in sealed if self._position <= segment.base < end), None)
 
-    def pass_over(self, segment: Segment) -> None:
+    def skip(self, segment: Segment) -> None:
         """Go on behind a segment that was due, even if it was not read."""
         assert segment.next > self._position, f"Y1: {segment.next}, the hand is at {self._position}"
         self._position = segment.next

@@ -42,19 +42,19 @@ class CompactionState:
     def __post_init__(self) -> None:
         assert self.waiting_end <= self.cleaned_end, f"K1: {self}"
 
-    def purgeable_end(self, passed_by_all: Offset, now: TimestampUs, retention_us: int) -> Offset:
+    def purgeable_end(self, min_synced_end: Offset, now: TimestampUs, retention_us: int) -> Offset:
         """Return the offset below which tombstones may go now; `purged_end` if no others may.
 
         A clock that was set back makes them wait longer, never shorter.
 
         Args:
-            passed_by_all: every replica has on disk what lies below.
+            min_synced_end: every replica has on disk what lies below.
             now: wall clock.
             retention_us: how long they are kept after the records that they delete are gone.
         """
         if self.waiting_end == _NOTHING or now - self.waiting_since < retention_us:
             return self.purged_end
-        return max(self.purged_end, min(self.waiting_end, passed_by_all))
+        return max(self.purged_end, min(self.waiting_end, min_synced_end))
 
     def purged(self, end: Offset) -> "CompactionState":
         """Return the state from before tombstones below ``end`` go."""

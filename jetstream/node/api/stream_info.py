@@ -59,7 +59,7 @@ def stream_info(
             segments=0,
             dedupe=_NOTHING,
         )
-    log, gaps = replica.log, [_possible_gap(gap) for gap in replica.parts.gaps]
+    log, gaps = replica.log, [_possible_gap(gap) for gap in replica.context.gaps]
     return StreamInfo(
         **base,
         replica_states=_replica_states(stream, replica),
@@ -107,7 +107,7 @@ def _live(stream: Stream, streams: NodeStreams) -> tuple[StreamReplica | None, J
         return None, None
     if replica.leading is None:
         return replica, _not_led_here(stream)
-    return replica, replica.ailment
+    return replica, replica.health_error
 
 
 def _not_led_here(stream: Stream) -> JetstreamError:
@@ -157,7 +157,7 @@ def _replica_states(stream: Stream, replica: StreamReplica) -> list[ReplicaInfo]
             high_watermark=state.high_watermark,
             lag=None if state.synced_end is None else max(0, log_end - state.synced_end),
         )
-        for state in replica.leading.reign.replica_states()
+        for state in replica.leading.driver.replica_states()
     ]
 
 
@@ -188,7 +188,7 @@ def _tier(replica: StreamReplica) -> TierInfo | None:
 
 
 def _dedupe(replica: StreamReplica, now: TimestampUs) -> DedupeInfo:
-    history = replica.parts.opened.history
+    history = replica.context.opened.history
     window, sessions = history.dedupe, history.sessions
     return DedupeInfo(
         ids=len(window),

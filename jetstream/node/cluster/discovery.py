@@ -39,7 +39,7 @@ from metadata.formation.machine import (
     FormationRecord,
     NoticeReceived,
     Persist,
-    Say,
+    PublishNotice,
     Tick,
 )
 from metadata.formation.notices import FormedVoter, FormedVoters, VoterCandidate, decode_notice, encode_notice
@@ -116,7 +116,8 @@ class Discovery:
             try:
                 actions = self.formation.handle(heard or Tick(), clock.monotonic())
             except InvalidConfig:
-                await self._say(self.formation.say())  # so that the other side knows, and publishes it too
+                # So that the other side knows, and publishes it too.
+                await self._publish(self.formation.announcement())
                 raise
             for action in actions:
                 await self._perform(action, disk)
@@ -131,8 +132,8 @@ class Discovery:
         """Answer the nodes that look for the cluster, until cancelled."""
         while True:
             for action in self.formation.handle(await self._heard.get(), clock.monotonic()):
-                assert isinstance(action, Say), f"a cluster that is there decides nothing: {action}"
-                await self._say(action)
+                assert isinstance(action, PublishNotice), f"a cluster that is there decides nothing: {action}"
+                await self._publish(action)
 
     async def _next(self, tick_at: MonotonicNs, clock: Clock) -> NoticeReceived | None:
         """Return the next notice received, None when it is time to publish one."""
@@ -150,9 +151,9 @@ class Discovery:
             await asyncio.to_thread(write_record, disk, action.record)
             _log.info("formation: %s", self.formation)
             action = action.then
-        await self._say(action)
+        await self._publish(action)
 
-    async def _say(self, action: Say) -> None:
+    async def _publish(self, action: PublishNotice) -> None:
         notice = encode_notice(action.notice, self._cluster, self._token)
         await self._link.publish(self._subject.encode(), notice)
 

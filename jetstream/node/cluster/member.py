@@ -13,10 +13,10 @@ from typing import Final
 
 from envelope.errors import NotLeader, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName
-from jetstream.node.peers.session_ends import PeerSessionSettings
+from jetstream.node.peers.fetch_sessions import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.node.replicas.catch_up import CatchUp
-from jetstream.node.replicas.parts import ClusterServices, NoSessions
+from jetstream.node.replicas.context import ClusterServices, NoSessions
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.timers import Timers
 from jetstream.node.settings.peer_settings import PeerSettings
@@ -29,8 +29,8 @@ from metadata.catalog.nodes import lost_replicas, restored_replicas
 from metadata.catalog.tables import InSyncReplica
 from metadata.catalog.tables import RegisteredNode as CatalogNode
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.node.leases.presence import Membership
-from metadata.node.leases.steward import Steward
+from metadata.node.leases.controller_driver import ControllerDriver
+from metadata.node.leases.membership import Membership
 from metadata.node.peers.dialling import Address
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _ASK_AHEAD_RECORDS_MIN: Final = 32
 
 
 class ClusterMember:
-    """Wires membership, steward and sessions to a node's streams.
+    """Wires membership, controller driver and sessions to a node's streams.
 
     Attributes:
         services: what the streams need of the cluster.
@@ -59,7 +59,7 @@ class ClusterMember:
         self._node_id = peers.identity.node_id
         self._executor = executor
         self._membership = Membership(group, self._node_id)
-        self._steward = Steward(group, self._node_id) if group.is_voter else None
+        self._controller_driver = ControllerDriver(group, self._node_id) if group.is_voter else None
         self._sessions: ReplicaSessions | None = None
         self._streams: NodeStreams | None = None
         self._timers = Timers(clock)
@@ -71,7 +71,7 @@ class ClusterMember:
             timers=self._timers,
             propose=group.propose,
             epoch_of=self._epoch_of,
-            confirm=self._confirm,
+            confirm_leadership=self._confirm_leadership,
             settings=ReplicaSettings(
                 fetch_timeout_ns=_FETCH_TIMEOUT_NS, ask_ahead_records_min=_ASK_AHEAD_RECORDS_MIN
             ),
@@ -103,14 +103,14 @@ class ClusterMember:
             tasks.create_task(self._timers.run())
             if self._sessions is not None:
                 tasks.create_task(self._membership.run())
-                if self._steward is not None:
-                    tasks.create_task(self._steward.run())
+                if self._controller_driver is not None:
+                    tasks.create_task(self._controller_driver.run())
                 tasks.create_task(self._sessions.run(self._group.member.server))
 
     async def join(self, registration: RegisterNode, held: frozenset[Incarnation]) -> None:
         """Register this start, and which of the logs are gone that were created on its directory.
 
-        A node that is alone leads all its streams anew, others are elected by the steward.
+        A node that is alone leads all its streams anew, others are elected by the controller driver.
 
         Args:
             registration: as yet without what is lost.
@@ -168,13 +168,13 @@ class ClusterMember:
         """Return the nodes that can hold a new stream; None if another knows."""
         if self._sessions is None:
             return frozenset((self._node_id,))
-        return None if self._steward is None else self._steward.alive()
+        return None if self._controller_driver is None else self._controller_driver.alive()
 
     def ordered_election(self, stream: StreamName, node: NodeId) -> ChangeLeader:
-        """Return the command that has ``node`` lead an offline stream; see `Steward.ordered_election`."""
-        if self._steward is None or self._sessions is None:
+        """Return the command for ``node`` to lead an offline stream: `ControllerDriver.ordered_election`."""
+        if self._controller_driver is None or self._sessions is None:
             raise NotLeader("only who leads the metadata log of a cluster can say who is dead")
-        return self._steward.ordered_election(stream, node)
+        return self._controller_driver.ordered_election(stream, node)
 
     # --- catalogue events (CatalogListener) --------------------------------------------------------
 
@@ -218,8 +218,10 @@ class ClusterMember:
             _log.warning("node=%s was removed from the cluster", self._node_id)
             self.on_removed()
 
-    async def _confirm(self, incarnation: Incarnation, name: StreamName, leader_epoch: LeaderEpoch) -> None:
-        await self._membership.confirmed()
+    async def _confirm_leadership(
+        self, incarnation: Incarnation, name: StreamName, leader_epoch: LeaderEpoch
+    ) -> None:
+        await self._membership.confirm_leadership()
         row = self._group.catalog.stream(name)
         wanted = (incarnation, self._node_id, leader_epoch)
         if row is None or (row.incarnation, row.leader, row.leader_epoch) != wanted:

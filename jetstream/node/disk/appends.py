@@ -13,8 +13,8 @@ from enum import Enum, auto
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, Buffer, Offset, SyncMode, TimestampUs
 from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batches
+from jetstream.log.inline_commits import InlineCommitPolicy
 from jetstream.log.log import Log
-from jetstream.log.short_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.history_file import PublisherStateFile, decode_note
 from jetstream.node.disk.open_log import OpenedLog
@@ -167,21 +167,21 @@ class FollowerAppend:
     def _must_hold(self) -> Offset | None:
         return self.opened.must_hold(self.batches, self.committed)
 
-    def learn(self) -> None:
+    def replay(self) -> None:
         """Replay the stored batches to the publishers' state of the log."""
-        self.opened.absorb(self.batches)
-        self._learn_committed()
+        self.opened.replay_batches(self.batches)
+        self._replay_committed()
 
-    def pass_over(self) -> bool:
-        """Do as `learn` if that takes no time; return False, and do nothing, if it does."""
-        is_done = self.opened.pass_over(self.batches)
+    def skip(self) -> bool:
+        """Do as `replay` if that takes no time; return False, and do nothing, if it does."""
+        is_done = self.opened.skip(self.batches)
         if is_done:
-            self._learn_committed()
+            self._replay_committed()
         return is_done
 
-    def _learn_committed(self) -> None:
+    def _replay_committed(self) -> None:
         history = self.opened.history
-        self.opened.take_heard()
+        self.opened.apply_observed()
         history.committed(min(self.high_watermark, history.end), self.now)
         # What was committed when it came has been so since its timestamps.
         history.committed(min(self.committed, history.end), history.last_timestamp)
@@ -233,14 +233,14 @@ class DiskCommit:
 
     Attributes:
         counters: what was done.
-        unlearnt: appends of followers that are stored, and kept in memory until they are replayed.
+        unreplayed: appends of followers that are stored, and kept in memory until they are replayed.
     """
 
-    def __init__(self, scheduler: SyncScheduler, short_commits: InlineCommitPolicy) -> None:
+    def __init__(self, scheduler: SyncScheduler, inline_commits: InlineCommitPolicy) -> None:
         self.counters = DiskCounters()
-        self.unlearnt: list[FollowerAppend] = []
+        self.unreplayed: list[FollowerAppend] = []
         self._scheduler = scheduler
-        self._short_commits = short_commits
+        self._inline_commits = inline_commits
 
     def commit_shortly(self, appends: Sequence[AnyAppend]) -> CommitProgress:
         """Write, and perhaps sync, the appends on the event loop if that is short; notify their followers."""
@@ -252,7 +252,7 @@ class DiskCommit:
             if extent is CommitProgress.ALL:
                 self.finish(appends)
             failed = any(append.error is not None for append in appends)
-            self._short_commits.took(time.perf_counter() - begun, begun, failed=failed)
+            self._inline_commits.took(time.perf_counter() - begun, begun, failed=failed)
         return extent
 
     def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> CommitProgress:
@@ -261,7 +261,7 @@ class DiskCommit:
         extent = CommitProgress.WRITTEN if logs and is_followed else CommitProgress.ALL
         sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is CommitProgress.ALL else 0.0
         sizes = [append.size for append in appends]
-        if not self._short_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
+        if not self._inline_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
             return CommitProgress.NOTHING
         if extent is CommitProgress.WRITTEN and any(a.written is None for a in appends if a.log in logs):
             return (
@@ -289,13 +289,13 @@ class DiskCommit:
         if logs:
             self._sync(appends, logs)
         self._count(appends)
-        self._learn_or_keep(appends)
+        self._replay_or_keep(appends)
 
-    def learn(self) -> None:
+    def replay(self) -> None:
         """Replay the stored batches of followers."""
-        for append in self.unlearnt:
-            append.learn()
-        self.unlearnt.clear()
+        for append in self.unreplayed:
+            append.replay()
+        self.unreplayed.clear()
 
     def _sync(self, appends: Sequence[AnyAppend], logs: Sequence[Log]) -> None:
         begun = time.perf_counter()
@@ -314,15 +314,15 @@ class DiskCommit:
             else:
                 self.counters.failed_groups += 1
 
-    def _learn_or_keep(self, appends: Sequence[AnyAppend]) -> None:
+    def _replay_or_keep(self, appends: Sequence[AnyAppend]) -> None:
         """Replay the stored batches of followers if that takes no time; otherwise a little later."""
         for append in appends:
             if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
                 append.stored()
             if not isinstance(append, FollowerAppend) or not append.records:
                 continue
-            if self.unlearnt or not append.pass_over():
-                self.unlearnt.append(append)
+            if self.unreplayed or not append.skip():
+                self.unreplayed.append(append)
 
 
 def to_sync(appends: Sequence[AnyAppend]) -> list[Log]:

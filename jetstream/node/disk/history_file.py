@@ -131,9 +131,9 @@ class PublisherStateFile:
         """Record batches that the log has stored, and their records that are of a session."""
         for batch in batches:
             own = [place for place in places if batch.base <= place.offset < batch.next]
-            self.absorbed(batch.next, batch.last_txid, batch.size, own)
+            self.replayed(batch.next, batch.last_txid, batch.size, own)
 
-    def absorbed(self, end: Offset, txid: int | None, size: int, places: Sequence[StoredPlace] = ()) -> None:
+    def replayed(self, end: Offset, txid: int | None, size: int, places: Sequence[StoredPlace] = ()) -> None:
         """Record one stored batch, with its last txid, its bytes, and its records of sessions."""
         self._latest = LastTxid(end, later(self._latest.txid, txid))
         for place in places:
@@ -141,9 +141,9 @@ class PublisherStateFile:
         if places:
             self._sessions.expire(places[-1].timestamp)
             self._changes += 1
-        self.passed(1, size)
+        self.skipped(1, size)
 
-    def passed(self, batches: int, size: int) -> None:
+    def skipped(self, batches: int, size: int) -> None:
         """Let what is known now become the next note, if the search would be long without it."""
         self._batches += batches
         self._size += size
@@ -184,21 +184,21 @@ class PublisherStateFile:
         Raises:
             As `write`.
         """
-        self._fates.take_heard(self._latest.end)
+        self._fates.apply_observed(self._latest.end)
         if self.is_held_due(last_timestamp):
             self._write(self._noted, self._fates.overdue(last_timestamp))
 
     def must_hold(
-        self, last_timestamp: TimestampUs, unlearnt: tuple[Offset, TimestampUs] | None = None
+        self, last_timestamp: TimestampUs, unreplayed: tuple[Offset, TimestampUs] | None = None
     ) -> Offset | None:
         """Return what to `hold` before records are stored, the last of that time; None: nothing.
 
-        ``unlearnt`` are the first offset whose name may not be known here yet, and its time.
+        ``unreplayed`` are the first offset whose name may not be known here yet, and its time.
         """
         noted = self._noted.held
         held = self._fates.overdue(last_timestamp)
-        if held is None and unlearnt is not None and self._fates.is_old(unlearnt[1], last_timestamp):
-            held = unlearnt[0]
+        if held is None and unreplayed is not None and self._fates.is_old(unreplayed[1], last_timestamp):
+            held = unreplayed[0]
         # An unclean election may take back more than the note holds.
         return held if held is not None and (noted is None or held < noted) else None
 
@@ -227,7 +227,7 @@ class PublisherStateFile:
             log.writer.sync()
             self.write()
 
-    def take_in(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:
+    def apply(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:
         """Apply the leader's newer state, and write it if it changes anything.
 
         Raises:

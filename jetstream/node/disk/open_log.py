@@ -20,7 +20,7 @@ from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import PublisherSessions
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
-from jetstream.log.format.plain_batch import is_plain
+from jetstream.log.format.plain_batch_encoder import is_plain
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.recovery import Verify
 from jetstream.log.segments.log_config import CompactionConfig
@@ -53,22 +53,22 @@ class OpenedLog:
     """
 
     def __init__(self, disk: Disk, log: Log, config: StreamConfig) -> None:
-        """Read back what must be remembered of ``log``; raises as `relearn`."""
+        """Read back what must be remembered of ``log``; raises as `rebuild`."""
         self.log = log
         self._disk = disk
         dedupe = DedupeWindow(window_us(config.dedupe_window), config.dedupe_ids_max)
         self.history, self.note = self._read_back(dedupe, PublisherSessions(window_us(config.session_window)))
-        self._learnt_end = log.log_end_offset
-        self._first_unlearnt: tuple[Offset, TimestampUs] | None = None
+        self._replayed_end = log.log_end_offset
+        self._first_unreplayed: tuple[Offset, TimestampUs] | None = None
         self.is_stale = False
 
-    def hear(self, high_watermark: Offset, now: TimestampUs) -> None:
+    def observe(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Record later that all below is committed, as was known ``now``. Other threads may call."""
-        self.history.dedupe.fates.hear(high_watermark, now)
+        self.history.dedupe.fates.observe(high_watermark, now)
 
-    def take_heard(self) -> None:
-        """Record the commits that `hear` kept, as far as their records are known."""
-        self.history.dedupe.fates.take_heard(self.history.end)
+    def apply_observed(self) -> None:
+        """Record the commits that `observe` kept, as far as their records are known."""
+        self.history.dedupe.fates.apply_observed(self.history.end)
 
     def must_hold(self, batches: Sequence[SealedBatch], committed: Offset) -> Offset | None:
         """Return what must be noted before ``batches`` are stored: see `PublisherStateFile.must_hold`.
@@ -77,27 +77,27 @@ class OpenedLog:
         """
         if not batches:
             return None
-        self.take_heard()
-        last, first = batches[-1][0], self._first_unlearnt
-        if first is None or self._learnt_end == self.log.log_end_offset:
+        self.apply_observed()
+        last, first = batches[-1][0], self._first_unreplayed
+        if first is None or self._replayed_end == self.log.log_end_offset:
             headers = (header for header, _ in batches if header.next > committed)
             found = next(headers, None) if last.next > committed else None
-            first = self._first_unlearnt = None if found is None else (found.base, found.max_timestamp)
+            first = self._first_unreplayed = None if found is None else (found.base, found.max_timestamp)
         return self.note.must_hold(last.max_timestamp, first)
 
-    def pass_over(self, batches: Sequence[SealedBatch]) -> bool:
-        """Replay batches as `absorb` if they are all plain; otherwise return False and do nothing.
+    def skip(self, batches: Sequence[SealedBatch]) -> bool:
+        """Replay batches as `replay_batches` if they are all plain; otherwise return False and do nothing.
 
         Nearly all are, and to decode one costs as much as to store it.
         """
         if not all(is_plain(frame) for _, frame in batches):
             return False
         for header, frame in self._stored(batches):
-            self.history.pass_over(header.base, header.next, header.max_timestamp)
-            self.note.absorbed(header.next, None, len(frame))
+            self.history.skip(header.base, header.next, header.max_timestamp)
+            self.note.replayed(header.next, None, len(frame))
         return True
 
-    def absorb(self, batches: Sequence[SealedBatch]) -> None:
+    def replay_batches(self, batches: Sequence[SealedBatch]) -> None:
         """Replay those of ``batches``, which were given to `Log.append_sealed`, that are stored.
 
         Batches that are intact but no Arrow of ours fail the log: no reader could read on behind
@@ -106,8 +106,8 @@ class OpenedLog:
         try:
             for header, frame in self._stored(batches):
                 records = records_of(header, frame)
-                places = self.history.absorb(header.base, header.next, records)
-                self.note.absorbed(header.next, last_txid(records), len(frame), places)
+                places = self.history.replay(header.base, header.next, records)
+                self.note.replayed(header.next, last_txid(records), len(frame), places)
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
             self.log.writer.fail(error)
@@ -115,21 +115,21 @@ class OpenedLog:
     def _stored(self, batches: Sequence[SealedBatch]) -> Iterator[SealedBatch]:
         """Yield those of ``batches`` that are stored and were not replayed before."""
         for header, frame in batches:
-            if self.log.failed is None and self._learnt_end < header.next <= self.log.log_end_offset:
+            if self.log.failed is None and self._replayed_end < header.next <= self.log.log_end_offset:
                 yield header, frame
-                self._learnt_end = header.next
+                self._replayed_end = header.next
 
     def settle(self) -> None:
         """Forget what is not in the log: it was cut, or a reign has ended whose last groups were refused.
 
         Raises:
-            StorageError: as `relearn`, which is rarely needed.
+            StorageError: as `rebuild`, which is rarely needed.
         """
         log, history = self.log, self.history
         end, is_empty = log.log_end_offset, log.log_start_offset == log.log_end_offset
         last_timestamp = history.last_timestamp if is_empty else log.reader.last_timestamp
         if self.is_stale or not history.can_forget_from(end, last_timestamp):
-            self.relearn()
+            self.rebuild()
             return
         is_ahead = history.end > end
         history.forget_from(end)
@@ -137,9 +137,9 @@ class OpenedLog:
             history.last_timestamp = log.reader.last_timestamp
         if is_ahead:
             self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
-        self._learnt_end = end
+        self._replayed_end = end
 
-    def relearn(self) -> None:
+    def rebuild(self) -> None:
         """Read back what must be remembered.
 
         Raises:
@@ -151,13 +151,13 @@ class OpenedLog:
         sessions = PublisherSessions(before.sessions.window_us)
         overdue = before.dedupe.fates.overdue(before.last_timestamp)
         self.history, self.note = self._read_back(dedupe, sessions, overdue)
-        self._learnt_end = self.log.log_end_offset
+        self._replayed_end = self.log.log_end_offset
         self.is_stale = False
 
     def refresh(self) -> None:
-        """Read back what could not be read back before, if there is any; raises as `relearn`."""
+        """Read back what could not be read back before, if there is any; raises as `rebuild`."""
         if self.is_stale:
-            self.relearn()
+            self.rebuild()
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Remember as ``config`` says from now on; while this node leads, the leader sees to `history`."""
@@ -180,7 +180,7 @@ class OpenedLog:
             known.put(session, last)
         self.history.keep_all()
         self.history.last_txid = later(self.history.last_txid, noted.last.txid)
-        self.note.take_in(newer, noted.last.txid, self.log)
+        self.note.apply(newer, noted.last.txid, self.log)
 
     def begin_anew(self, offset: Offset, noted: PublisherState | None, reset: Callable[[], None]) -> None:
         """Empty the log by ``reset``; it then begins at ``offset``.
@@ -200,7 +200,7 @@ class OpenedLog:
         if noted is not None:
             put_note(self._disk, self.log.directory, noted._replace(last=noted.last._replace(end=offset)))
         reset()
-        self.relearn()
+        self.rebuild()
 
     def _read_back(
         self, dedupe: DedupeWindow, sessions: PublisherSessions, overdue: Offset | None = None
@@ -225,9 +225,9 @@ class OpenedLog:
                 searched_batches += 1
                 searched_bytes += len(frame)
             if is_plain(frame):
-                history.pass_over(header.base, header.next, header.max_timestamp)
+                history.skip(header.base, header.next, header.max_timestamp)
             else:
-                history.absorb(header.base, header.next, decode(frame)[1], unnoted)
+                history.replay(header.base, header.next, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
         history.let_go(unnoted)  # so that the note's sessions do not go with their records
         if was_cut:
@@ -250,7 +250,7 @@ class OpenedLog:
         )
         if was_cut and log.failed is None:
             note.replace()
-        note.passed(searched_batches, searched_bytes)
+        note.skipped(searched_batches, searched_bytes)
         return history, note
 
 
@@ -352,7 +352,7 @@ def begin_reign(opened: OpenedLog, leader_epoch: LeaderEpoch, now: TimestampUs) 
     """
     opened.refresh()
     opened.log.writer.begin_epoch(leader_epoch, now)
-    opened.take_heard()
+    opened.apply_observed()
     # Only an unclean election lets who has less than the note speaks of lead.
     opened.history.sessions.forget_from(opened.log.log_end_offset)
 

@@ -17,17 +17,17 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from envelope.errors import JetstreamError, StorageError, StreamOffline
-from jetstream.fetch.turns import CatchUpScheduler
-from jetstream.log.short_commits import InlineCommitPolicy
+from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
+from jetstream.log.inline_commits import InlineCommitPolicy
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import AnyAppend, CommitProgress, DiskCommit
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.node.runtime.reader_turns import CatchUpQueue
 
 T = TypeVar("T")
 
-_UNLEARNT_MAX: Final = 64
+_UNREPLAYED_MAX: Final = 64
 """Appends of followers that are kept in memory until they are replayed."""
 _PAUSE_SECONDS: Final = 0.001
 """After so long without a job they are replayed."""
@@ -72,7 +72,7 @@ class DiskThread:
     """Owns the thread; every method is called on the event loop's thread.
 
     Attributes:
-        turns: of readers; notified of the begin and the end of appends.
+        catch_up_queue: of readers; notified of the begin and the end of appends.
 
     Invariant:
         N13: while the loop writes, the thread has no job and nothing to learn.
@@ -83,16 +83,22 @@ class DiskThread:
         scheduler: SyncScheduler,
         crash: Crash,
         name: str = "jetstream-disk",
-        turns: CatchUpQueue | None = None,
-        short_commits: InlineCommitPolicy | None = None,
+        catch_up_queue: CatchUpQueue | None = None,
+        inline_commits: InlineCommitPolicy | None = None,
     ) -> None:
-        self._commit = DiskCommit(scheduler, InlineCommitPolicy() if short_commits is None else short_commits)
+        self._commit = DiskCommit(
+            scheduler, InlineCommitPolicy() if inline_commits is None else inline_commits
+        )
         self.counters = self._commit.counters
         self._crash = crash
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
-        self.turns = CatchUpQueue(CatchUpScheduler(), SystemClock(), self._loop) if turns is None else turns
+        self.catch_up_queue = (
+            CatchUpQueue(CatchUpScheduler(), SystemClock(), self._loop)
+            if catch_up_queue is None
+            else catch_up_queue
+        )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._under_way = 0  # jobs in the queue or taken, whose ends the loop has not heard of
         self._is_broken = False  # by an error of ours: nothing is written any more
@@ -107,7 +113,7 @@ class DiskThread:
             StreamOffline: the node is stopping; nothing was handed over.
         """
         self._submit(_Appends(appends, done))
-        self.turns.appending()
+        self.catch_up_queue.appending()
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""
@@ -127,8 +133,8 @@ class DiskThread:
         jobs, self._collected = self._collected, []
         groups = [job for job in jobs if isinstance(job, _Appends)]
         # While the thread waits for a job, what is its own may be used here.
-        is_idle = not self._under_way and not self._commit.unlearnt and not self._is_broken
-        is_free = not self.turns.are_taken  # the loop: a reader has a turn while the disk is at work
+        is_idle = not self._under_way and not self._commit.unreplayed and not self._is_broken
+        is_free = not self.catch_up_queue.are_taken  # the loop: a reader has a turn while the disk is at work
         if not (is_idle and is_free and 0 < len(groups) == len(jobs) and self._commit_at_once(groups)):
             self._put(jobs)
 
@@ -144,30 +150,30 @@ class DiskThread:
             False if nothing was done.
         """
         assert not self._under_way, f"N13: {self._under_way} jobs are under way"
-        assert not self._commit.unlearnt, f"N13: {len(self._commit.unlearnt)} appends are to be learnt"
+        assert not self._commit.unreplayed, f"N13: {len(self._commit.unreplayed)} appends are to be learnt"
         try:
             extent = self._commit.commit_shortly(_appends_of(groups))
         except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
             groups[0].failure = error
             return False
         if extent is CommitProgress.ALL:
-            if self._commit.unlearnt:
+            if self._commit.unreplayed:
                 self._put([_Call(_nothing, self._loop.create_future())])  # the thread replays before a call
-            self._tell(groups)
+            self._notify(groups)
         elif extent is CommitProgress.WRITTEN:
             for job in groups:
                 job.is_written = True
             self._put(groups)
         return extent is not CommitProgress.NOTHING
 
-    def _told(self, groups: Sequence[_Appends]) -> None:
+    def _on_committed(self, groups: Sequence[_Appends]) -> None:
         self._under_way -= len(groups)
-        self._tell(groups)
+        self._notify(groups)
 
-    def _tell(self, groups: Sequence[_Appends]) -> None:
+    def _notify(self, groups: Sequence[_Appends]) -> None:
         for job in groups:
             job.done()
-        self.turns.appended(len(groups))
+        self.catch_up_queue.appended(len(groups))
 
     def _resolve(self, job: _Call) -> None:
         self._under_way -= 1
@@ -208,9 +214,9 @@ class DiskThread:
                 self._write_and_finish(groups)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
-                self._loop.call_soon_threadsafe(self._told, groups)
+                self._loop.call_soon_threadsafe(self._on_committed, groups)
             if calls or stop:
-                self._commit.learn()  # they may be about what the log holds
+                self._commit.replay()  # they may be about what the log holds
             for call in calls:
                 self._perform(call)
                 self._taken.remove(call)
@@ -218,10 +224,10 @@ class DiskThread:
 
     def _next_job(self) -> _Job:
         """Return the next job; stored batches are replayed while none waits."""
-        if 0 < len(self._commit.unlearnt) < _UNLEARNT_MAX:
+        if 0 < len(self._commit.unreplayed) < _UNREPLAYED_MAX:
             with suppress(Empty):
                 return self._queue.get(timeout=_PAUSE_SECONDS)
-        self._commit.learn()
+        self._commit.replay()
         return self._queue.get()
 
     def _refuse_all(self) -> None:
@@ -240,7 +246,7 @@ class DiskThread:
             if isinstance(job, _Appends):
                 for append in job.appends:
                     append.error = error
-                self._loop.call_soon_threadsafe(self._told, [job])
+                self._loop.call_soon_threadsafe(self._on_committed, [job])
             elif isinstance(job, _Call):
                 job.error = error
                 self._loop.call_soon_threadsafe(self._resolve, job)

@@ -70,11 +70,11 @@ class CursorStore:
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Handle the begin of this node's reign over a stream."""
-        if leading.parts.name != CURSORS:
+        if leading.context.name != CURSORS:
             return
         self._unsubscribe()
         self._followed = _Followed(leading)
-        self._unsubscribe = leading.parts.watchers.add(lambda _: self._wake.set())
+        self._unsubscribe = leading.context.watchers.add(lambda _: self._wake.set())
         self._wake.set()
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class CursorStore:
                 return
             if table.end >= leading.high_watermark:
                 return
-            read = partial(_read, leading.parts.log.reader, table.end, leading.high_watermark)
+            read = partial(_read, leading.context.log.reader, table.end, leading.high_watermark)
             try:
                 records, end = await loop.run_in_executor(self._readers, read)
             except PlanAgain:
@@ -109,7 +109,7 @@ class CursorStore:
                 return
             if end == table.end:
                 return  # a batch reaches beyond the high watermark
-            table.absorb(records, end)
+            table.replay(records, end)
             followed.problem = None
             self._progress.set()
 
@@ -143,13 +143,14 @@ class CursorStore:
     async def _committed(self) -> CursorTable:
         """Return the table once it has all that was committed when this was called."""
         replica, _ = self._led()
-        await replica.confirm()  # one that was cut off may not know yet that another leads, and acks
+        # One that was cut off may not know yet that another leads, and acks.
+        await replica.confirm_leadership()
         wanted: Offset | None = None
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 while True:
                     replica, followed = self._led()
-                    if wanted is None and replica.knows_committed:
+                    if wanted is None and replica.has_committed_own_epoch:
                         wanted = replica.high_watermark
                     if wanted is not None and followed.table.end >= wanted:
                         return followed.table

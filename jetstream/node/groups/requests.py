@@ -158,7 +158,7 @@ class GroupRequestHandler:
                 )
             except JetstreamError as error:
                 self._add(news, of_shard, RequestFailed(error))
-        news.tell()
+        news.all_are_asked()
 
     def _add(self, news: "_News", beats: list[tuple[GroupName, Beat]], answer: Answer) -> None:
         match answer:
@@ -193,7 +193,8 @@ class GroupRequestHandler:
 
     async def _fetch(self, pending: Pending, request: FetchCursors) -> None:
         shard = self._service.shard_of(request.group)
-        await self._service.confirm(shard)  # a coordinator that was deposed would tell an old cursor
+        # A coordinator that was deposed would return an old cursor.
+        await self._service.confirm_leadership(shard)
         group = GroupName(request.group)
         shard.ask(group, request.look_up(), partial(self._done, pending, group))
 
@@ -210,7 +211,7 @@ class _News:
         self._refused = refused
         self._respond = respond
         self._expected = 0
-        self._is_asked = self._is_told = False
+        self._is_asked = self._has_responded = False
 
     def expect(self) -> None:
         """Count one more shard that is asked."""
@@ -221,17 +222,17 @@ class _News:
         self._expected -= 1
         self._assignments += assignments
         self._refused += refused
-        self._tell_if_due()
+        self._respond_if_due()
 
-    def tell(self) -> None:
+    def all_are_asked(self) -> None:
         """All shards are asked."""
         self._is_asked = True
-        self._tell_if_due()
+        self._respond_if_due()
 
-    def _tell_if_due(self) -> None:
+    def _respond_if_due(self) -> None:
         has_news = bool(self._assignments or self._refused)
-        if self._is_asked and not self._is_told and (has_news or not self._expected):
-            self._is_told = True
+        if self._is_asked and not self._has_responded and (has_news or not self._expected):
+            self._has_responded = True
             self._respond(self._assignments, self._refused)
 
 

@@ -40,7 +40,7 @@ from consumer_groups.shard.records import read_group_record
 from consumer_groups.shard.shard import Shard
 from envelope.errors import JetstreamError, NotLeader, Overloaded, UnavailableError
 from envelope.types import Offset, StreamName
-from jetstream.ingest.own_writes import InternalWriteCommitted, InternalWriteRefused, Outcome
+from jetstream.ingest.internal_writes import InternalWriteCommitted, InternalWriteRefused, Outcome
 from jetstream.log.reader import LogReader
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.groups.latest_records import read_latest
@@ -86,7 +86,7 @@ class GroupShard:
     def __init__(self, leading: LeadingStream, services: ShardServices) -> None:
         """Requests before `load` has returned wait for it."""
         assert isinstance(leading.path, InternalAppendPath), "a shard is written by who leads it"
-        self.stream = leading.parts.name
+        self.stream = leading.context.name
         self._leading = leading
         self._path = leading.path
         self._services = services
@@ -115,7 +115,7 @@ class GroupShard:
         """Read all that was committed before this reign, and begin; or say why that cannot be."""
         loop, begun = asyncio.get_running_loop(), self._services.clock.monotonic()
         moved = asyncio.Event()
-        unsubscribe = self._leading.parts.watchers.add(lambda _: moved.set())
+        unsubscribe = self._leading.context.watchers.add(lambda _: moved.set())
         try:
             table = await self._table(moved)
         except JetstreamError as error:
@@ -131,7 +131,7 @@ class GroupShard:
         if self.has_ended:
             return
         self._machine = machine
-        self._tell(machine.subscribed)
+        self._update_streams(machine.subscribed)
         early, self._early = self._early, []
         for ask, done in early:
             try:
@@ -144,7 +144,7 @@ class GroupShard:
 
     async def _table(self, moved: asyncio.Event) -> GroupTable | None:
         """Return all that is committed, once nothing else can be; None if the reign is over before."""
-        loop, log = asyncio.get_running_loop(), self._leading.parts.log.reader
+        loop, log = asyncio.get_running_loop(), self._leading.context.log.reader
         table = GroupTable()
         while not self.has_ended:
             moved.clear()
@@ -152,10 +152,10 @@ class GroupShard:
             before = table.end
             if before < end:
                 with suppress(PlanAgain):
-                    await loop.run_in_executor(self._services.readers, _absorb, table, log, end)
+                    await loop.run_in_executor(self._services.readers, _replay, table, log, end)
             if before < table.end:
                 continue
-            if self._leading.reign.knows_committed and table.end >= log.log_end_offset:
+            if self._leading.driver.has_committed_own_epoch and table.end >= log.log_end_offset:
                 return table
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
@@ -178,7 +178,7 @@ class GroupShard:
         """As `ask`; the machine hears first what the join's streams are now."""
 
         def event(question: QuestionId) -> ShardEvent:
-            self._tell(join.streams)
+            self._update_streams(join.streams)
             return Asked(question, group, join)
 
         self._ask(event, done)
@@ -206,7 +206,7 @@ class GroupShard:
         """Take in that these streams may have changed; None: any."""
         if self._machine is not None:
             subscribed = self._machine.subscribed
-            self._tell(subscribed if names is None else subscribed & names)
+            self._update_streams(subscribed if names is None else subscribed & names)
 
     def require_writable(self) -> None:
         """Refuse early what would have to be written and cannot be.
@@ -225,14 +225,14 @@ class GroupShard:
                 raise Overloaded(f"{_EARLY_MAX} requests wait for the groups to be read")
             self._early.append((partial(self._ask, event, done), done))
             return
-        if not self._leading.reign.may_speak:
+        if not self._leading.driver.holds_leadership:
             raise NotLeader("this node was cut off: another one may coordinate the group by now")
         self._last_question += 1
         question = QuestionId(self._last_question)
         self._questions[question] = done
         self._give(event(question))
 
-    def _tell(self, names: Iterable[StreamName]) -> None:
+    def _update_streams(self, names: Iterable[StreamName]) -> None:
         """Notify the machine of the present streams."""
         changed: list[StreamPartitions] = []
         deleted: list[StreamName] = []
@@ -306,8 +306,8 @@ class GroupShard:
             done(RequestFailed(error))
 
 
-def _absorb(table: GroupTable, log: LogReader, end: Offset) -> None:
+def _replay(table: GroupTable, log: LogReader, end: Offset) -> None:
     """Take in the next records below ``end``; on a reader thread; raises as `read_latest`."""
     records, reached = read_latest(log, table.end, end)
     found = (read_group_record(*record) for record in records)
-    table.absorb([record for record in found if record is not None], reached)
+    table.replay([record for record in found if record is not None], reached)

@@ -25,8 +25,8 @@ from envelope.internal_streams import group_shard, is_group_shard
 from envelope.subjects import validated_stream_name
 from envelope.types import StreamName
 from jetstream.node.groups.shard import GroupShard, ShardServices
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from metadata.api.responses import CoordinatorInfo
 from metadata.catalog.catalog import Catalog
@@ -127,8 +127,8 @@ class GroupService:
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Handle the begin of this node's reign over a stream."""
-        if is_group_shard(leading.parts.name):
-            shard = self._shards[leading.parts.name] = GroupShard(leading, self._services)
+        if is_group_shard(leading.context.name):
+            shard = self._shards[leading.context.name] = GroupShard(leading, self._services)
             self._tasks.create_task(shard.load())
 
     def closed(self, connection: ConnectionId) -> None:
@@ -168,7 +168,7 @@ class GroupService:
         detail = {} if row is None or row.leader is None else {"leader": row.leader}
         raise NotLeader("this node does not coordinate the group", **detail)
 
-    async def confirm(self, shard: GroupShard) -> None:
+    async def confirm_leadership(self, shard: GroupShard) -> None:
         """Return once it is known that this node led the shard when this was called.
 
         Raises:
@@ -177,7 +177,7 @@ class GroupService:
         replica = self._find(shard.stream)
         if replica is None:
             raise NotLeader("this node does not coordinate the group")
-        await replica.confirm()
+        await replica.confirm_leadership()
 
     # --- what operators ask --------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class GroupService:
             UnavailableError: it is being read, or nobody knows whether this node still leads.
         """
         shard = self.shard_of(group)
-        await self.confirm(shard)
+        await self.confirm_leadership(shard)
         answer = await _asked(shard, GroupName(group), DescribeGroup())
         assert isinstance(answer, GroupDescription), answer
         return answer
@@ -198,9 +198,9 @@ class GroupService:
     async def groups(self, name: StreamName, prefix: str) -> GroupsFound:
         """Return the groups in one shard whose names begin with ``prefix``; raises as `describe`."""
         shard = self._led(name)
-        await self.confirm(shard)
+        await self.confirm_leadership(shard)
         future = asyncio.get_running_loop().create_future()
-        shard.names(prefix, lambda answer: _tell(future, answer))
+        shard.names(prefix, lambda answer: _resolve(future, answer))
         answer = await future
         assert isinstance(answer, GroupsFound), answer
         return answer
@@ -254,11 +254,11 @@ def coordinator_of(group: str, catalog: Catalog) -> CoordinatorInfo:
 
 async def _asked(shard: GroupShard, group: GroupName, request: GroupRequest) -> Answer:
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    shard.ask(group, request, lambda answer: _tell(future, answer))
+    shard.ask(group, request, lambda answer: _resolve(future, answer))
     return await future
 
 
-def _tell(future: "asyncio.Future[Answer]", answer: Answer) -> None:
+def _resolve(future: "asyncio.Future[Answer]", answer: Answer) -> None:
     if future.done():
         return  # who asked has gone
     if isinstance(answer, RequestFailed):

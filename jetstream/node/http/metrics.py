@@ -27,7 +27,7 @@ def _online(sources: Sources) -> Iterator[Sample]:
 def _messages(sources: Sources) -> Iterator[Sample]:
     for stream in sources.streams:
         for outcome in _OUTCOMES:
-            yield (stream.name, outcome), stream.parts.counts[outcome]
+            yield (stream.name, outcome), stream.context.counts[outcome]
 
 
 def _corrupt(stream: StreamReplica) -> int:
@@ -112,24 +112,24 @@ METRICS: Final = (
     of_stream(
         "jetstream_stream_message_ids",
         "Message ids that are remembered to recognise repeats.",
-        lambda stream: len(stream.parts.opened.history.dedupe),
+        lambda stream: len(stream.context.opened.history.dedupe),
     ),
     of_stream(
         "jetstream_stream_possible_gaps_total",
         "Times in which NATS may have delivered messages of the stream to nobody, since the node started.",
-        lambda stream: stream.parts.gaps.total,
+        lambda stream: stream.context.gaps.total,
     ),
     of_stream(
         "jetstream_stream_unclean_elections_total",
         "Reigns that this node has begun without having been in sync, since it started: each may have lost "
         "committed records.",
-        lambda stream: stream.parts.counts["unclean_elections"],
+        lambda stream: stream.context.counts["unclean_elections"],
     ),
     of_stream(
         "jetstream_stream_committed_records_lost_total",
         "Records that were, or may have been, committed and that this node has cut off since it started, "
         "because the leader does not have them.",
-        lambda stream: stream.parts.counts[COMMITTED_LOST],
+        lambda stream: stream.context.counts[COMMITTED_LOST],
     ),
     of_stream(
         "jetstream_stream_corrupt_offsets",
@@ -139,7 +139,7 @@ METRICS: Final = (
     of_stream(
         "jetstream_stream_repaired_offsets_total",
         "Offsets whose bytes were damaged, and were put back from another replica, since the node started.",
-        lambda stream: stream.parts.counts[REPAIRED],
+        lambda stream: stream.context.counts[REPAIRED],
     ),
     Definition(
         "jetstream_stream_messages_total",

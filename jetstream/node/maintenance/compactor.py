@@ -53,7 +53,7 @@ class Compactor:
         config = log.writer.config.compaction
         assert config is not None, "it is due"
         bounds = CompactionBounds(
-            stream.high_watermark, _passed_by_all(stream), self._clock.wall(), stream.tiered.border
+            stream.high_watermark, _min_synced_end(stream), self._clock.wall(), stream.tiered.border
         )
         state = log.compaction
         plan = plan_compaction(log.reader.segments, state, bounds, config)
@@ -84,8 +84,8 @@ class Compactor:
         self._thread.pace(size)
 
 
-def _passed_by_all(stream: StreamReplica) -> Offset:
+def _min_synced_end(stream: StreamReplica) -> Offset:
     """Return an offset below which every replica has all records on disk, as far as that is known here."""
     if stream.leading is not None:
-        return stream.leading.reign.passed_by_all(stream.config.tombstone_retention)
-    return stream.following.passed_by_all if stream.following is not None else NO_OFFSET
+        return stream.leading.driver.min_synced_end(stream.config.tombstone_retention)
+    return stream.following.min_synced_end if stream.following is not None else NO_OFFSET

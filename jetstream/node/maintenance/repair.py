@@ -45,7 +45,7 @@ class Repairing:
         while True:
             await asyncio.sleep(interval.total_seconds())
             damaged = [stream for stream in self._streams if stream.log.reader.corrupt_ranges]
-            kept = {stream.parts.incarnation for stream in damaged}
+            kept = {stream.context.incarnation for stream in damaged}
             self._searches = {each: search for each, search in self._searches.items() if each in kept}
             for stream in damaged:
                 while await self._repair(stream):
@@ -53,7 +53,7 @@ class Repairing:
 
     async def _repair(self, stream: StreamReplica) -> bool:
         """Try to repair some of what is due; return when something is repaired, or nothing can be now."""
-        search = self._searches.setdefault(stream.parts.incarnation, RepairSearch())
+        search = self._searches.setdefault(stream.context.incarnation, RepairSearch())
         for hole, attempt in await self._due(stream, search):
             if await self._has_repaired(stream, search, hole, attempt):
                 return True  # the other holes may be in other rows of the index now
@@ -68,10 +68,10 @@ class Repairing:
         except JetstreamError as error:
             is_news = search.failed(attempt, self._clock.monotonic())
             level = logging.WARNING if is_news else logging.DEBUG
-            self._tell(level, "not repaired", stream, attempt, f"error={error} runbook=RB-01")
+            self._log_outcome(level, "not repaired", stream, attempt, f"error={error} runbook=RB-01")
             return False
-        stream.parts.counts[REPAIRED] += hole.next - hole.base
-        self._tell(logging.WARNING, "repaired", stream, attempt, "runbook=RB-01")
+        stream.context.counts[REPAIRED] += hole.next - hole.base
+        self._log_outcome(logging.WARNING, "repaired", stream, attempt, "runbook=RB-01")
         return True
 
     async def _due(self, stream: StreamReplica, search: RepairSearch) -> list[tuple[Hole, Attempt]]:
@@ -92,6 +92,6 @@ class Repairing:
             _log.warning("damage not looked at stream=%s error=%s", stream.name, error)
             return []
 
-    def _tell(self, level: int, what: str, stream: StreamReplica, attempt: Attempt, why: str) -> None:
+    def _log_outcome(self, level: int, what: str, stream: StreamReplica, attempt: Attempt, why: str) -> None:
         span = f"start={attempt.base} end={attempt.next} peer={attempt.peer}"
         _log.log(level, "%s stream=%s %s %s", what, stream.name, span, why)

@@ -66,7 +66,7 @@ class Rewriter:
         after_us = log.writer.config.rewrite_after_us
         assert after_us is not None, "it is due"
         after = timedelta(microseconds=after_us)
-        bounds = RewriteBounds(stream.high_watermark, self._passed_by_all(stream, after), self._clock.wall())
+        bounds = RewriteBounds(stream.high_watermark, self._min_synced_end(stream, after), self._clock.wall())
         passed = None
         for segment in due_segments(log.reader.segments, _looked_at_end(stream), bounds, after_us):
             found = await self._thread.work(
@@ -92,14 +92,14 @@ class Rewriter:
             await self._disk_thread.call(partial(upkeep.pass_rewritten, passed))
         return False
 
-    def _passed_by_all(self, stream: StreamReplica, away_max: timedelta) -> Offset:
+    def _min_synced_end(self, stream: StreamReplica, away_max: timedelta) -> Offset:
         """Return an offset below which every replica has all records on disk, as far as that is known here.
 
         A follower knows it while all replicas are in sync: all of them have on disk what is committed. Its
         leader hears of each, and does not wait for one that has been away for ``away_max``.
         """
         if stream.leading is not None:
-            return stream.leading.reign.passed_by_all(away_max)
+            return stream.leading.driver.min_synced_end(away_max)
         row = self._row_of(stream.name)
         is_complete = row is not None and set(row.replicas) == set(row.isr_nodes)
         return stream.high_watermark if is_complete else NO_OFFSET

@@ -53,7 +53,7 @@ class Scrubber:
         segment = self._next(stream)
         assert segment is not None, "it is due"
         # What is damaged is refused, and repaired, from here on: it need not be found again in this pass.
-        self._hands[stream].pass_over(segment)
+        self._hands[stream].skip(segment)
         await self._thread.work(partial(check_segment, stream.log.reader, segment, self._pace))
         self.counters.segments += 1
         return True

@@ -15,7 +15,7 @@ from envelope.errors import StorageError
 from envelope.types import Buffer
 from jetstream.log.reader import FileRange
 from jetstream.node.disk.leased_range import Body
-from jetstream.node.peers.session_line import PeerConnection
+from jetstream.node.peers.peer_connection import PeerConnection
 from jetstream.replica.wire import Answer, FetchRefusal, RefusedMessage, RepairAnswer, encode
 from metadata.node.admission.descriptors import DescriptorShare
 

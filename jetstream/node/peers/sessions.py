@@ -16,7 +16,12 @@ from typing import Final
 
 from envelope.types import Buffer, Incarnation, NodeId, StreamName
 from jetstream.log.reader import FileRange
-from jetstream.node.peers.session_ends import FetchRequester, FetchResponder, PeerSessionSettings, SessionHost
+from jetstream.node.peers.fetch_sessions import (
+    FetchRequester,
+    FetchResponder,
+    PeerSessionSettings,
+    SessionHost,
+)
 from jetstream.replica.pulse import Verdict
 from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.node.peers.dialling import Address, Callers, PeerIdentity, keep_link

@@ -21,14 +21,14 @@ from pydantic import SecretStr
 from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed, Unauthorized
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
+from jetstream.fetch.catch_up_scheduler import TURN_BYTES
 from jetstream.fetch.cursors import ConnectionCursors, CursorPlace
-from jetstream.fetch.turns import TURN_BYTES
 from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
 from jetstream.node.readers.output import SocketOutput
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue, ReaderTurn
 from jetstream.node.runtime.clock import Clock
-from jetstream.node.runtime.reader_turns import CatchUpQueue, ReaderTurn
 from jetstream.protocol.connection import (
     ConnectionBroken,
     RequestReceived,
@@ -108,7 +108,7 @@ class ConnectionServices:
     introduced: Callable[["SocketConnection"], None]
     """Called once it has said a hello that is good."""
     closed: Callable[["SocketConnection"], None]
-    turns: CatchUpQueue
+    catch_up_queue: CatchUpQueue
     token: SecretStr | None = None
     """What a hello must have."""
     counters: SocketCounters = field(default_factory=SocketCounters)
@@ -133,7 +133,7 @@ class SocketConnection:
         self.cursors = ConnectionCursors[Pending]()
         self.preparing = False
         """A request's answer is being prepared on a thread; the next ones wait."""
-        self.turn = ReaderTurn(services.turns, self._on_writable, is_local=line.is_local)
+        self.turn = ReaderTurn(services.catch_up_queue, self._on_writable, is_local=line.is_local)
         """Of this reader, while it catches up."""
         self.closed = False
         self._line = line
@@ -261,7 +261,7 @@ class SocketConnection:
             self._settle()
             return
         begun = self._services.clock.monotonic()
-        budget, before = self._services.turns.bytes_at_once, self._line.sent
+        budget, before = self._services.catch_up_queue.bytes_at_once, self._line.sent
         bodies = self._output.bodies
         try:
             self._line.push()

@@ -179,7 +179,9 @@ class RequestDispatcher:
                 self._look_up(pending, stream, lambda: boundary(query, view, within))
             case _ if stream.leads:
                 # One that was cut off may not know yet that another leads, and acks.
-                self._when_done(pending, stream.confirm(), lambda _: self._answer_end(pending, stream))
+                self._when_done(
+                    pending, stream.confirm_leadership(), lambda _: self._answer_end(pending, stream)
+                )
             case _:
                 self._answer_end(pending, stream)
 
@@ -291,7 +293,7 @@ class RequestDispatcher:
         where = stored_range(body) if is_asked else None
         if where is not None:  # a reader checks it there, as any reader does
             body.release()
-            self._tell(pending, request, view, body, where)
+            self._answer_place(pending, request, view, body, where)
             return
         if file_range.is_verified:
             _respond(pending, fetch_response(pending, view, file_range), body.taken() or body)
@@ -304,7 +306,7 @@ class RequestDispatcher:
 
         self._on_thread(pending, lambda: stream.log.reader.verify_range(file_range), verified, body)
 
-    def _tell(
+    def _answer_place(
         self,
         pending: Pending,
         request: Fetch,

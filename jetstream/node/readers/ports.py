@@ -6,7 +6,7 @@ from typing import Protocol
 
 from envelope.types import LeaderEpoch, Offset, StreamName
 from jetstream.log.log import Log
-from jetstream.node.runtime.reader_turns import CatchUpQueue
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
@@ -47,7 +47,7 @@ class ReadableStream(Protocol):
         """Whether this node leads it now, by its lease."""
 
     @property
-    def knows_committed(self) -> bool:
+    def has_committed_own_epoch(self) -> bool:
         """Whether nothing at or above the high watermark has been acked by an earlier leader."""
 
     @property
@@ -66,7 +66,7 @@ class ReadableStream(Protocol):
     def high_watermark(self) -> Offset:
         """First offset that is not known here to be committed."""
 
-    def confirm(self) -> asyncio.Future[None]:
+    def confirm_leadership(self) -> asyncio.Future[None]:
         """Find out whether this node led the stream when this was called; done when that is known.
 
         Records acked before are known here then, as nobody else can have acked them. The future's error is
@@ -81,7 +81,7 @@ class StreamDirectory(Protocol):
     """All streams, and those that can be read on this node."""
 
     @property
-    def turns(self) -> CatchUpQueue:
+    def catch_up_queue(self) -> CatchUpQueue:
         """Of readers that catch up: short, and waited for, while something is stored."""
 
     def stream(self, name: str) -> ReadableStream | None:

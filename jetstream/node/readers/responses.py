@@ -135,7 +135,7 @@ def boundary_response(
 
 
 def _refuse_unless_known(stream: ReadableStream) -> None:
-    if stream.leads and not stream.knows_committed:
+    if stream.leads and not stream.has_committed_own_epoch:
         raise StreamOffline("a new leader does not know yet how much is committed")
 
 

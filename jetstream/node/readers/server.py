@@ -71,7 +71,7 @@ class SocketServer:
             counters=self.counters,
             groups=groups,
         )
-        self._turns = directory.turns
+        self._catch_up_queue = directory.catch_up_queue
         self._services = ConnectionServices(
             loop=self._loop,
             executor=executor,
@@ -81,7 +81,7 @@ class SocketServer:
             introduced=self._on_introduced,
             closed=self._on_closed,
             token=self._settings.token,
-            turns=self._turns,
+            catch_up_queue=self._catch_up_queue,
             counters=self.counters,
         )
         self._connections: set[SocketConnection] = set()
@@ -104,7 +104,7 @@ class SocketServer:
     @property
     def turns_awaited(self) -> int:
         """How often a reader that catches up had to wait, since something was stored."""
-        return self._turns.awaited
+        return self._catch_up_queue.awaited
 
     @property
     def buffered_bytes(self) -> int:

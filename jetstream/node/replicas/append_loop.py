@@ -13,10 +13,10 @@ from typing import Protocol
 from envelope.errors import DiskFull, StreamOffline
 from envelope.types import TimestampUs
 from jetstream.ingest.machine import Appended, AppendRecords, AppendRefused, AppendUnknown
-from jetstream.log.format.plain_batch import encode_records
+from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.appends import GroupAppend
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.leadership import LeaderDriver
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ class AppendLoop:
     """
 
     def __init__(
-        self, source: GroupSource, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices
+        self, source: GroupSource, context: ReplicaContext, driver: LeaderDriver, services: NodeServices
     ) -> None:
         self.has_ended = False
         self.ended: Callable[[], None] = lambda: None
         self._source = source
-        self._parts = parts
-        self._reign = reign
+        self._context = context
+        self._driver = driver
         self._clock = services.clock
         self._group_commit = services.group_commit
         self._is_due = False
@@ -98,13 +98,13 @@ class AppendLoop:
             if append is not None:
                 self._in_flight += 1
                 batches = encode_records(
-                    append.records, append.base, append.leader_epoch, self._parts.config.compression
+                    append.records, append.base, append.leader_epoch, self._context.config.compression
                 )
-                group = GroupAppend(self._parts.log, batches, now)
-                group.note = self._parts.opened.note
-                group.stored = partial(self._parts.opened.note.appended, batches, append.places)
-                if self._reign.is_replicated:
-                    group.written = partial(self._reign.written, batches)
+                group = GroupAppend(self._context.log, batches, now)
+                group.note = self._context.opened.note
+                group.stored = partial(self._context.opened.note.appended, batches, append.places)
+                if self._driver.is_replicated:
+                    group.written = partial(self._driver.written, batches)
                 return group
         self._rest_if_done()
         return None
@@ -115,11 +115,11 @@ class AppendLoop:
         if self.has_ended:
             self.stop()
             return False
-        now, error, name = self._clock.wall(), append.error, self._parts.name
+        now, error, name = self._clock.wall(), append.error, self._context.name
         if error is None:
-            self._parts.upkeep.appended()
+            self._context.upkeep.appended()
             self._source.end_group(Appended(append.end), now)
-            self._reign.appended(append.end)
+            self._driver.appended(append.end)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", name, error)
             self._source.end_group(AppendRefused(error), now)

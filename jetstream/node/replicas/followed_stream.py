@@ -13,8 +13,8 @@ from envelope.errors import DiskFull, JetstreamError, StreamLost
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.node.disk.appends import FollowerAppend
 from jetstream.node.disk.history_file import NOTHING_NOTED, decode_note
+from jetstream.node.replicas.context import NodeServices, ReplicaContext, log_state
 from jetstream.node.replicas.lost_records import LostRecords
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext, log_state
 from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
     Action,
@@ -45,21 +45,21 @@ class FollowingStream:
     """Follows the leader, until `settled` before this node leads itself.
 
     Attributes:
-        passed_by_all: a leader has said that every replica has on disk what lies below.
+        min_synced_end: a leader has said that every replica has on disk what lies below.
         failed: why it asks for nothing any more; None while it does.
         problem: the same, or why it asks the present leader for nothing.
     """
 
-    def __init__(self, parts: ReplicaContext, high_watermark: Offset, services: NodeServices) -> None:
+    def __init__(self, context: ReplicaContext, high_watermark: Offset, services: NodeServices) -> None:
         """Begin with a log to which nothing is being written."""
         cluster = services.cluster
-        self._parts = parts
+        self._context = context
         self._services = services
         self._follower = Follower(
-            cluster.node_id, cluster.node_epoch, log_state(parts.log), high_watermark, cluster.settings
+            cluster.node_id, cluster.node_epoch, log_state(context.log), high_watermark, cluster.settings
         )
-        self.passed_by_all = NO_OFFSET
-        self._lost = LostRecords(parts, cluster.node_id)
+        self.min_synced_end = NO_OFFSET
+        self._lost = LostRecords(context, cluster.node_id)
         self._settled: asyncio.Future[None] | None = None
         self.failed: JetstreamError | None = None
         self.problem: JetstreamError | None = None
@@ -85,7 +85,7 @@ class FollowingStream:
         """Follow the leader of ``row``; none if there is none or it is this node."""
         self.problem = self.failed
         may_lack = row is not None and row.may_lack_committed(self._follower.log.epochs.last)
-        self._tell(LeaderAssigned(leader, leader_epoch, may_lack))
+        self._handle(LeaderAssigned(leader, leader_epoch, may_lack))
 
     async def settled(self) -> None:
         """Return when the log is written to no more; this node is to lead."""
@@ -95,11 +95,11 @@ class FollowingStream:
 
     def connected(self) -> None:
         """Handle that the leader can be reached (again)."""
-        self._tell(LeaderConnected())
+        self._handle(LeaderConnected())
 
     def disconnected(self) -> None:
         """Handle that answers will not come."""
-        self._tell(LeaderDisconnected())
+        self._handle(LeaderDisconnected())
 
     def answered(self, message: Answer) -> None:
         """Handle the leader's answer."""
@@ -107,28 +107,28 @@ class FollowingStream:
             self._batches(message)
             return
         if isinstance(message, RefusedMessage):
-            _log.info("fetch refused stream=%s reason=%s", self._parts.name, message.reason)
-        self._tell(message)
+            _log.info("fetch refused stream=%s reason=%s", self._context.name, message.reason)
+        self._handle(message)
 
     def _batches(self, batches: BatchesMessage) -> None:
         if batches.note and not batches.body:
             # The machine asks for more only when that is on disk, and so joins those in sync only then.
-            self._append(batches, lambda: self._tell(batches))
+            self._append(batches, lambda: self._handle(batches))
         else:
-            self._tell(batches)
-        self.passed_by_all = max(self.passed_by_all, batches.purged_end)
+            self._handle(batches)
+        self.min_synced_end = max(self.min_synced_end, batches.purged_end)
         self._drop_before(batches.log_start_offset)
 
     def _drop_before(self, log_start_offset: Offset) -> None:
         """Let the log begin where the leader's does, as far as it is known to be committed here."""
         before = min(log_start_offset, self.high_watermark)
-        if before > self._parts.log.log_start_offset and self._parts.log.failed is None:
+        if before > self._context.log.log_start_offset and self._context.log.failed is None:
             # Where there is no space for it, the next answer asks for it again.
-            self._on_disk(lambda: self._parts.upkeep.truncate_before(before), lambda: LogStartMoved(before))
+            self._on_disk(lambda: self._context.upkeep.truncate_before(before), lambda: LogStartMoved(before))
 
     # --- the machine -------------------------------------------------------------------------------
 
-    def _tell(self, *events: Event) -> None:
+    def _handle(self, *events: Event) -> None:
         for event in events:
             for action in self._follower.handle(event, self._services.clock.monotonic()):
                 self._do(action)
@@ -137,30 +137,30 @@ class FollowingStream:
             self._settled.set_result(None)
 
     def _tick(self) -> None:
-        self._tell(Tick())
+        self._handle(Tick())
 
     def _do(self, action: Action) -> None:
-        name = self._parts.name
+        name = self._context.name
         match action:
             case FetchFromLeader():
                 self._fetch(action)
             case AppendBatches(batches):
-                log, end = self._parts.log, batches.next
+                log, end = self._context.log, batches.next
                 self._append(
-                    batches, lambda: self._tell(LogWritten(end), LogSynced(min(log.writer.synced_end, end)))
+                    batches, lambda: self._handle(LogWritten(end), LogSynced(min(log.writer.synced_end, end)))
                 )
             case AdvanceHighWatermark(high_watermark):
-                self._parts.opened.hear(high_watermark, self._services.clock.wall())
-                self._parts.watchers.tell(high_watermark)
+                self._context.opened.observe(high_watermark, self._services.clock.wall())
+                self._context.watchers.notify(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
                 self._lost.cut(end)
-                self._cut(partial(_truncate, self._parts, end))
+                self._cut(partial(_truncate, self._context, end))
             case ResetLog(offset, purged_end, note):
                 _log.warning("beginning the log anew stream=%s offset=%d %s", name, offset, self._follower)
                 if not purged_end:  # otherwise the leader has what goes, as far as it is not deleted
                     self._lost.cut(offset)
-                self._cut(partial(_begin_anew, self._parts, offset, purged_end, note))
+                self._cut(partial(_begin_anew, self._context, offset, purged_end, note))
             case ReportLost(start, end):
                 self._lost.committed(start, end)
             case Distrust(start, end):
@@ -175,7 +175,7 @@ class FollowingStream:
     def _fetch(self, action: FetchFromLeader) -> None:
         if self.failed is not None:
             return
-        name, incarnation = self._parts.name, self._parts.incarnation
+        name, incarnation = self._context.name, self._context.incarnation
         if not self._services.cluster.sessions.fetch(action.leader, name, incarnation, action.fetch):
             self._follower.handle(LeaderDisconnected(), self._services.clock.monotonic())
 
@@ -184,7 +184,7 @@ class FollowingStream:
     def _append(self, message: BatchesMessage, then: Callable[[], None]) -> None:
         """Put the message's note in force, and append its batches."""
         append = FollowerAppend(
-            opened=self._parts.opened,
+            opened=self._context.opened,
             data=message.body,
             now=self._services.clock.wall(),
             high_watermark=self.high_watermark,
@@ -194,20 +194,20 @@ class FollowingStream:
         self._services.disk.append([append], lambda: self._appended(append, then))
 
     def _appended(self, append: FollowerAppend, then: Callable[[], None]) -> None:
-        error, log = append.error, self._parts.log
+        error, log = append.error, self._context.log
         if error is None:
-            self._parts.upkeep.appended()
+            self._context.upkeep.appended()
             then()
         elif log.failed is not None:
             self._fail(error)
         else:
             level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
-            _log.log(level, "append refused stream=%s error=%s", self._parts.name, error)
-            self._tell(AppendsUndone(log_state(log)))
+            _log.log(level, "append refused stream=%s error=%s", self._context.name, error)
+            self._handle(AppendsUndone(log_state(log)))
 
     def _cut(self, work: Callable[[], None]) -> None:
-        log = self._parts.log
-        self._on_disk(work, lambda: LogCut(log_state(log)), lambda: self._tell(CutRefused(log_state(log))))
+        log = self._context.log
+        self._on_disk(work, lambda: LogCut(log_state(log)), lambda: self._handle(CutRefused(log_state(log))))
 
     def _on_disk(
         self, work: Callable[[], None], then: Callable[[], Event], refused: Callable[[], None] = lambda: None
@@ -217,9 +217,9 @@ class FollowingStream:
         def done(worked: "asyncio.Future[None]") -> None:
             error = worked.exception()
             if error is None:
-                self._tell(then())
-            elif isinstance(error, DiskFull) and self._parts.log.failed is None:
-                _log.warning("cut waits for space stream=%s error=%s", self._parts.name, error)
+                self._handle(then())
+            elif isinstance(error, DiskFull) and self._context.log.failed is None:
+                _log.warning("cut waits for space stream=%s error=%s", self._context.name, error)
                 refused()
             elif isinstance(error, JetstreamError):
                 self._fail(error)
@@ -230,25 +230,25 @@ class FollowingStream:
 
     def _fail(self, error: JetstreamError) -> None:
         """Ask for nothing any more: this replica leaves the ISR, and the others go on without it."""
-        _log.error("replica offline stream=%s error=%r runbook=RB-01", self._parts.name, error)
+        _log.error("replica offline stream=%s error=%r runbook=RB-01", self._context.name, error)
         self.failed = self.problem = error
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
 
-def _truncate(parts: ReplicaContext, end: Offset) -> None:
+def _truncate(context: ReplicaContext, end: Offset) -> None:
     """Cut the log back; on the disk thread."""
-    log_end_offset = parts.log.log_end_offset
+    log_end_offset = context.log.log_end_offset
     try:
-        parts.log.truncate_to(end)
+        context.log.truncate_to(end)
     except DiskFull:
-        if parts.log.log_end_offset != log_end_offset:  # only what is on record of it lacks something
-            parts.settle()
+        if context.log.log_end_offset != log_end_offset:  # only what is on record of it lacks something
+            context.settle()
         raise
-    parts.settle()
+    context.settle()
 
 
-def _begin_anew(parts: ReplicaContext, offset: Offset, purged_end: Offset, note: bytes | None) -> None:
+def _begin_anew(context: ReplicaContext, offset: Offset, purged_end: Offset, note: bytes | None) -> None:
     """Begin with an empty log, and the leader's note, if there is one; on the disk thread."""
     noted = None if note is None else decode_note(note) if note else NOTHING_NOTED
-    parts.opened.begin_anew(offset, noted, lambda: parts.log.reset_to(offset, purged_end))
+    context.opened.begin_anew(offset, noted, lambda: context.log.reset_to(offset, purged_end))

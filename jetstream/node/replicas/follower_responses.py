@@ -15,8 +15,8 @@ from jetstream.log.reader import FileRange, IndexUnloaded, read_tail
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, sessions_of
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.hot_batches import HotBatches
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.replica.leader_events import AnswerFollower, ServeFollower
 from jetstream.replica.wire import (
     Answer,
@@ -43,8 +43,8 @@ class FollowerResponses:
         hot: batches that were written and are not committed yet.
     """
 
-    def __init__(self, parts: ReplicaContext, leader_epoch: LeaderEpoch, services: NodeServices) -> None:
-        self._parts = parts
+    def __init__(self, context: ReplicaContext, leader_epoch: LeaderEpoch, services: NodeServices) -> None:
+        self._context = context
         self._leader_epoch = leader_epoch
         self._services = services
         self._catch_up = services.cluster.catch_up
@@ -68,7 +68,7 @@ class FollowerResponses:
         if in_sync:
             self._serve(serve)
         else:
-            follower = (self._parts.incarnation, serve.follower)
+            follower = (self._context.incarnation, serve.follower)
             self._catch_up.serve(follower, lambda: self._catch_up.spend(self._serve(serve)))
 
     def _serve(self, serve: ServeFollower) -> int:
@@ -94,7 +94,7 @@ class FollowerResponses:
             self._find_on_thread(serve)
         return found.length
 
-    def tell(self, action: AnswerFollower, high_watermark: Offset) -> None:
+    def respond(self, action: AnswerFollower, high_watermark: Offset) -> None:
         """Send an answer without batches."""
         answer = action.answer
         if isinstance(answer, StartOverMessage):
@@ -102,7 +102,7 @@ class FollowerResponses:
         self._answer(action.follower, answer)
 
     def _find(self, serve: ServeFollower, *, load: bool) -> FileRange:
-        return self._parts.log.reader.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
+        return self._context.log.reader.plan_read(serve.log_end, _ANSWER_BYTES, serve.limit, load=load)
 
     def _find_on_thread(self, serve: ServeFollower) -> None:
         """Read where it holds nobody up: the index of an old segment, and batches, to find damage.
@@ -113,7 +113,7 @@ class FollowerResponses:
 
     def _find_verified(self, serve: ServeFollower) -> FileRange:
         found = self._find(serve, load=True)
-        self._parts.log.reader.verify_range(found)
+        self._context.log.reader.verify_range(found)
         return found
 
     def _cut_on_thread(self, serve: ServeFollower, file_range: FileRange) -> None:
@@ -123,7 +123,7 @@ class FollowerResponses:
             header, frame = tail
             self._send(serve, header.next, file_range.leader_epoch, frame, len(frame))
 
-        self._on_thread(serve, partial(read_tail, self._parts.log.reader, serve.log_end, serve.limit), send)
+        self._on_thread(serve, partial(read_tail, self._context.log.reader, serve.log_end, serve.limit), send)
 
     def _on_thread(self, serve: ServeFollower, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do ``work``, which reads files, then go on; again if the log has changed under it."""
@@ -162,9 +162,9 @@ class FollowerResponses:
             base=serve.log_end,
             next=end,
             high_watermark=serve.high_watermark,
-            log_start_offset=self._parts.log.log_start_offset,
+            log_start_offset=self._context.log.log_start_offset,
             # Read after the batches were found: where tombstones are missing in them, this is raised already.
-            purged_end=self._parts.log.compaction.purged_end,
+            purged_end=self._context.log.compaction.purged_end,
             epochs=(EpochBegins(epoch, serve.log_end),) if length else (),
             body_bytes=length,
             note=self._note(serve.high_watermark)
@@ -175,7 +175,7 @@ class FollowerResponses:
 
     def _note(self, high_watermark: Offset) -> bytes:
         """Return what is known of the records below, as the note's file says it; empty if that is nothing."""
-        opened = self._parts.opened
+        opened = self._context.opened
         last = LastTxid(high_watermark, opened.note.latest.txid)
         noted = PublisherState(last, sessions_of(opened.history.sessions, high_watermark))
         return encode_note(noted) if noted.sessions or last.txid is not None else b""
@@ -184,19 +184,19 @@ class FollowerResponses:
         _log.error(
             "cannot serve follower=%s stream=%s offset=%d error=%s runbook=RB-01",
             serve.follower,
-            self._parts.name,
+            self._context.name,
             serve.log_end,
             error,
         )
         self._answer(serve.follower, RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ))
 
     def _answer(self, follower: NodeId, message: Answer, body: Buffer | FileRange | None = None) -> None:
-        parts, sessions = self._parts, self._services.cluster.sessions
+        context, sessions = self._context, self._services.cluster.sessions
         try:
-            sessions.answer(follower, parts.name, parts.incarnation, message, body)
+            sessions.answer(follower, context.name, context.incarnation, message, body)
         except (
             UnavailableError
         ) as error:  # the segment was removed since it was found: the follower asks again
-            _log.info("not served follower=%s stream=%s error=%s", follower, parts.name, error)
+            _log.info("not served follower=%s stream=%s error=%s", follower, context.name, error)
             refused = RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ)
-            sessions.answer(follower, parts.name, parts.incarnation, refused)
+            sessions.answer(follower, context.name, context.incarnation, refused)

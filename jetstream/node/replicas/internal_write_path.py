@@ -8,11 +8,11 @@ from typing import assert_never
 
 from envelope.errors import JetstreamError
 from envelope.types import Offset, TimestampUs
+from jetstream.ingest.internal_writes import InternalWrite, InternalWrites, Outcome, OwnRecord
 from jetstream.ingest.machine import Appended, AppendRecords, AppendRefused, AppendUnknown
-from jetstream.ingest.own_writes import InternalWrites, Outcome, OwnRecord, OwnWrite
 from jetstream.node.replicas.append_loop import AppendLoop
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.leadership import LeaderDriver
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 
 
 class InternalAppendPath:
@@ -24,13 +24,13 @@ class InternalAppendPath:
         suspended: why writes are refused now; None if they are not.
     """
 
-    def __init__(self, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices) -> None:
+    def __init__(self, context: ReplicaContext, driver: LeaderDriver, services: NodeServices) -> None:
         self.settled: Callable[[Outcome], None] = lambda _: None
         self.suspended: JetstreamError | None = None
         self._writes = InternalWrites(
-            parts.config.subject, reign.leader_epoch, parts.log.log_end_offset, parts.opened.history
+            context.config.subject, driver.leader_epoch, context.log.log_end_offset, context.opened.history
         )
-        self.appends = AppendLoop(self, parts, reign, services)
+        self.appends = AppendLoop(self, context, driver, services)
 
     @property
     def waiting(self) -> int:
@@ -46,7 +46,7 @@ class InternalAppendPath:
         """Store records together, behind those of all writes before; `settled` is called with the outcome."""
         if self.appends.has_ended:
             return
-        self._writes.offer(OwnWrite(number, records))
+        self._writes.offer(InternalWrite(number, records))
         self.appends.offered()
 
     def reconfigure(self) -> None:

@@ -12,8 +12,8 @@ from typing import Protocol
 from envelope.errors import JetstreamError, NotEnoughReplicas, StreamOffline
 from envelope.types import AckPolicy, Incarnation, LeaderEpoch, Offset, StreamName
 from jetstream.log.format.batch import UnsealedBatch
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.follower_responses import FollowerResponses
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.replica.isr import refusal_of
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import (
@@ -27,7 +27,7 @@ from jetstream.replica.leader_events import (
     ReplicasChanged,
     ServeFollower,
 )
-from jetstream.replica.progress import FollowerState, passed_by_all
+from jetstream.replica.progress import FollowerState, min_synced_end
 from jetstream.replica.role_events import AdvanceHighWatermark, Tick
 from metadata.catalog.commands import ChangeIsr
 from metadata.catalog.events import CommandRefused
@@ -53,14 +53,14 @@ class LeadershipCheck:
         self._tasks: asyncio.TaskGroup = services.tasks
 
     def __call__(self) -> asyncio.Future[None]:
-        """See `ReadableStream.confirm`."""
+        """See `ReadableStream.confirm_leadership`."""
         confirmed = asyncio.get_running_loop().create_future()
         self._tasks.create_task(self._check(confirmed))
         return confirmed
 
     async def _check(self, confirmed: asyncio.Future[None]) -> None:
         try:
-            await self._cluster.confirm(*self._stream, self._leader_epoch())
+            await self._cluster.confirm_leadership(*self._stream, self._leader_epoch())
         except StreamOffline as error:
             confirmed.set_exception(error)
         else:
@@ -80,17 +80,17 @@ class Publishers(Protocol):
 class LeaderDriver:
     """Performs the actions of `Leader`."""
 
-    def __init__(self, parts: ReplicaContext, leader: Leader, services: NodeServices) -> None:
+    def __init__(self, context: ReplicaContext, leader: Leader, services: NodeServices) -> None:
         """The reign has begun on disk; `begin` begins it for everybody else."""
         self.leader_epoch: LeaderEpoch = leader.leader_epoch
-        self._parts = parts
+        self._context = context
         self._leader = leader
         self._cluster = services.cluster
         self._clock = services.clock
         self._tasks: asyncio.TaskGroup = services.tasks
-        self._answers = FollowerResponses(parts, leader.leader_epoch, services)
+        self._answers = FollowerResponses(context, leader.leader_epoch, services)
         self._publishers: Publishers | None = None
-        self._written_end = parts.log.log_end_offset
+        self._written_end = context.log.log_end_offset
         self._is_suspended = False
         self._proposals: set[asyncio.Task[None]] = set()
 
@@ -105,18 +105,18 @@ class LeaderDriver:
         return self._leader.high_watermark
 
     @property
-    def may_speak(self) -> bool:
+    def holds_leadership(self) -> bool:
         """Whether the node may answer as the stream's leader now."""
-        return self._leader.may_speak(self._clock.monotonic())
+        return self._leader.holds_leadership(self._clock.monotonic())
 
     @property
-    def knows_committed(self) -> bool:
+    def has_committed_own_epoch(self) -> bool:
         """Whether nothing at or above the high watermark has been acked by an earlier leader."""
-        return self.may_speak and self._leader.knows_committed
+        return self.holds_leadership and self._leader.has_committed_own_epoch
 
     def replica_states(self) -> tuple[FollowerState, ...]:
         """Return how far every replica is, this one first."""
-        log = self._parts.log
+        log = self._context.log
         own = FollowerState(
             node=self._cluster.node_id,
             log_end=log.log_end_offset,
@@ -126,19 +126,19 @@ class LeaderDriver:
         )
         return (own, *self._leader.follower_states())
 
-    def passed_by_all(self, away_max: timedelta) -> Offset:
+    def min_synced_end(self, away_max: timedelta) -> Offset:
         """Return an offset below which all replicas have everything; who is away so long does not count."""
         away_max_ns = away_max // timedelta(microseconds=1) * 1000
         leader, now = self._leader, self._clock.monotonic()
-        return passed_by_all(leader.synced_end, leader.follower_states(), now, away_max_ns)
+        return min_synced_end(leader.synced_end, leader.follower_states(), now, away_max_ns)
 
     def begin(self, publishers: Publishers) -> None:
         """Commit what is committed already, and handle the followers known to be lost."""
         self._publishers = publishers
         for follower in self._leader.follower_states():
             if self._cluster.sessions.is_lost(follower.node):
-                self.tell(FollowerLost(follower.node))
-        self.tell(Tick())
+                self.handle(FollowerLost(follower.node))
+        self.handle(Tick())
 
     def end(self, leader_epoch: LeaderEpoch) -> None:
         """Send no more answers and proposals: another reign has begun, or this one has ended."""
@@ -152,22 +152,22 @@ class LeaderDriver:
         """Apply the catalogue's replicas and ISR."""
         if self._leader.takes_followers:
             # The minimum first, so that nobody is refused for one that holds no more.
-            self.tell(MinimumChanged(row.config.insync_minimum))
-            self.tell(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version, row.read_replicas))
+            self.handle(MinimumChanged(row.config.insync_minimum))
+            self.handle(ReplicasChanged(row.replicas, row.isr_nodes, row.isr_version, row.read_replicas))
 
     def written(self, batches: Sequence[UnsealedBatch]) -> None:
         """Serve the followers batches that this node is still syncing."""
         self._written_end = max(self._written_end, batches[-1].next)
         self._answers.hot.add(batches)
-        self.tell(LeaderLogSynced(self._leader.synced_end, self._written_end))
+        self.handle(LeaderLogSynced(self._leader.synced_end, self._written_end))
 
     def appended(self, end: Offset) -> None:
         """Record the end of what is as durable as the stream's mode promises."""
         self._written_end = max(self._written_end, end)
         # The disk may be a group ahead of this outcome.
-        self.tell(LeaderLogSynced(min(self._parts.log.writer.synced_end, end), self._written_end))
+        self.handle(LeaderLogSynced(min(self._context.log.writer.synced_end, end), self._written_end))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle ``event`` by the machine, and perform its actions."""
         for action in self._leader.handle(event, self._clock.monotonic()):
             self._do(action)
@@ -176,7 +176,7 @@ class LeaderDriver:
             self._cluster.timers.at(self._tick, self._leader.wake_at)
 
     def _tick(self) -> None:
-        self.tell(Tick())
+        self.handle(Tick())
 
     def _do(self, action: Action) -> None:
         assert self._publishers is not None, "a reign acts once it has begun"
@@ -184,7 +184,7 @@ class LeaderDriver:
             case AdvanceHighWatermark(high_watermark):
                 self._publishers.committed(high_watermark)
                 self._answers.hot.forget(high_watermark)
-                self._parts.watchers.tell(high_watermark)
+                self._context.watchers.notify(high_watermark)
             case ProposeIsr():
                 proposal = self._tasks.create_task(self._propose(action))
                 self._proposals.add(proposal)
@@ -194,12 +194,12 @@ class LeaderDriver:
                 joins = not in_sync and action.follower in self._leader.replicas
                 self._answers.serve(action, in_sync=in_sync, joins=joins)
             case _:
-                self._answers.tell(action, self.high_watermark)
+                self._answers.respond(action, self.high_watermark)
 
     def _suspend_or_resume(self) -> None:
         """Refuse messages whose publishers ask for more copies than there can be now."""
         assert self._publishers is not None, "a reign acts once it has begun"
-        config = self._parts.config
+        config = self._context.config
         lacking = self._leader.lacks_replicas and config.ack is AckPolicy.ALL
         if lacking != self._is_suspended:
             self._is_suspended = lacking
@@ -210,8 +210,8 @@ class LeaderDriver:
     async def _propose(self, proposal: ProposeIsr) -> None:
         """Propose an ISR to the catalogue; its decision also comes by the stream's row."""
         command = ChangeIsr(
-            stream=self._parts.name,
-            incarnation=self._parts.incarnation,
+            stream=self._context.name,
+            incarnation=self._context.incarnation,
             leader=self._cluster.node_id,
             leader_epoch=proposal.leader_epoch,
             expected_isr_version=proposal.expected_isr_version,
@@ -220,8 +220,8 @@ class LeaderDriver:
         try:
             applied = await self._cluster.propose(command)
         except JetstreamError as error:
-            _log.warning("isr not changed stream=%s error=%s", self._parts.name, error)
+            _log.warning("isr not changed stream=%s error=%s", self._context.name, error)
             return  # unknown whether it was: the machine proposes again
         refused = applied.events[0] if applied.events else None
         if isinstance(refused, CommandRefused) and (told := refusal_of(proposal.number, refused)) is not None:
-            self.tell(told)
+            self.handle(told)

@@ -9,9 +9,9 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.nats.subscriptions import Subscription
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.leadership import LeaderDriver
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.node.replicas.publish_path import PublishPath
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import MinimumChanged
@@ -25,15 +25,15 @@ class LeadingStream:
     """Made when the reign has begun on disk; ended by `resign`.
 
     Attributes:
-        parts: what the stream keeps through all reigns.
-        reign: its followers, and what is committed.
+        context: what the stream keeps through all reigns.
+        driver: its followers, and what is committed.
         path: its publishers, or what the node itself writes to it.
     """
 
-    def __init__(self, parts: ReplicaContext, leader: Leader, services: NodeServices) -> None:
-        self.parts = parts
-        self.reign = LeaderDriver(parts, leader, services)
-        self.path: PublishPath | InternalAppendPath = _path(parts, self.reign, services)
+    def __init__(self, context: ReplicaContext, leader: Leader, services: NodeServices) -> None:
+        self.context = context
+        self.driver = LeaderDriver(context, leader, services)
+        self.path: PublishPath | InternalAppendPath = _path(context, self.driver, services)
         self._disk = services.disk
         self._subscriptions = services.subscriptions
         self._subscription = self._new_subscription()
@@ -41,12 +41,12 @@ class LeadingStream:
     @property
     def leader_epoch(self) -> LeaderEpoch:
         """Of the reign."""
-        return self.reign.leader_epoch
+        return self.driver.leader_epoch
 
     @property
     def high_watermark(self) -> Offset:
         """First offset that is not committed."""
-        return self.reign.high_watermark
+        return self.driver.high_watermark
 
     @property
     def problem(self) -> JetstreamError | None:
@@ -55,12 +55,12 @@ class LeadingStream:
 
     def deliver(self, messages: MessageBlock) -> None:
         """Handle published messages as `PublishPath.deliver`; there are none where the node itself writes."""
-        assert isinstance(self.path, PublishPath), f"nobody publishes to {self.parts.name}"
+        assert isinstance(self.path, PublishPath), f"nobody publishes to {self.context.name}"
         self.path.deliver(messages)
 
     def begin(self) -> None:
         """Begin the reign."""
-        self.reign.begin(self.path)
+        self.driver.begin(self.path)
 
     async def attach(self) -> None:
         """Subscribe to the stream's subject; the server has the subscription on return, if it is connected.
@@ -72,7 +72,9 @@ class LeadingStream:
             return
         await self._subscription.begin()
         if isinstance(self.problem, REFUSALS):
-            _log.error("stream not attached stream=%s error=%s runbook=RB-03", self.parts.name, self.problem)
+            _log.error(
+                "stream not attached stream=%s error=%s runbook=RB-03", self.context.name, self.problem
+            )
 
     async def detach(self) -> None:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""
@@ -82,18 +84,18 @@ class LeadingStream:
     def _new_subscription(self) -> Subscription | None:
         if isinstance(self.path, InternalAppendPath):
             return None
-        return self._subscriptions.of(self.parts.config, self.path.deliver)
+        return self._subscriptions.of(self.context.config, self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
         """Apply the catalogue's replicas, the ISR, and `read_only`."""
         # Not with the rest of the configuration, which waits for the disk: who switches it is answered now.
         self.path.set_read_only(is_set=row.config.read_only)
-        self.reign.row_changed(row)
+        self.driver.row_changed(row)
 
     def reconfigure(self) -> None:
         """Apply a changed configuration from the next group on."""
         self.path.reconfigure()
-        self.reign.tell(MinimumChanged(self.parts.config.insync_minimum))
+        self.driver.handle(MinimumChanged(self.context.config.insync_minimum))
 
     async def truncate_before(self, offset: Offset) -> None:
         """Let the log begin at ``offset``, durably, and those of the followers soon after.
@@ -102,12 +104,12 @@ class LeadingStream:
             OffsetOutOfRange: it is beyond the high watermark.
             JetstreamError: the disk refused.
         """
-        await self._disk.call(partial(self.parts.upkeep.truncate_before, offset))
+        await self._disk.call(partial(self.context.upkeep.truncate_before, offset))
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
         """Notify the followers of the log start, below which they drop their records."""
-        self.reign.tell(LogStartMoved(self.parts.log.log_start_offset))
+        self.driver.handle(LogStartMoved(self.context.log.log_start_offset))
 
     async def drained(self) -> None:
         """Return when nothing waits to be written or is being written; no more is to come."""
@@ -115,7 +117,7 @@ class LeadingStream:
 
     def depose(self, leader_epoch: LeaderEpoch) -> None:
         """Send no more answers: another reign has begun."""
-        self.reign.end(leader_epoch)
+        self.driver.end(leader_epoch)
         self.path.appends.stop()
 
     async def resign(self) -> None:
@@ -125,6 +127,6 @@ class LeadingStream:
 
 
 def _path(
-    parts: ReplicaContext, reign: LeaderDriver, services: NodeServices
+    context: ReplicaContext, driver: LeaderDriver, services: NodeServices
 ) -> PublishPath | InternalAppendPath:
-    return (InternalAppendPath if is_group_shard(parts.name) else PublishPath)(parts, reign, services)
+    return (InternalAppendPath if is_group_shard(context.name) else PublishPath)(context, driver, services)

@@ -27,32 +27,32 @@ from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.append_loop import AppendLoop
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.leadership import LeaderDriver
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from metadata.api.responses import GapKind
 
 
 class PublishPath:
     """The stream's `Publishers` and `GroupSource` for one reign."""
 
-    def __init__(self, parts: ReplicaContext, reign: LeaderDriver, services: NodeServices) -> None:
-        self._parts = parts
-        self._reign = reign
+    def __init__(self, context: ReplicaContext, driver: LeaderDriver, services: NodeServices) -> None:
+        self._context = context
+        self._driver = driver
         self._clock = services.clock
         self._send_acks = services.send_acks
         self._ingest = StreamIngest(
-            stream=parts.name,
-            config=parts.config,
-            leader_epoch=reign.leader_epoch,
-            log_end_offset=parts.log.log_end_offset,
-            history=parts.opened.history,
+            stream=context.name,
+            config=context.config,
+            leader_epoch=driver.leader_epoch,
+            log_end_offset=context.log.log_end_offset,
+            history=context.opened.history,
             binds=services.binds,
         )
         self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
-        self.appends = AppendLoop(self, parts, reign, services)
+        self.appends = AppendLoop(self, context, driver, services)
         self._lacking: JetstreamError | None = None
         self._read_only: StreamReadOnly | None = None
-        self.set_read_only(is_set=parts.config.read_only)
+        self.set_read_only(is_set=context.config.read_only)
 
     @property
     def waiting(self) -> int:
@@ -74,7 +74,7 @@ class PublishPath:
             now = self._clock.wall()
             silent = sum(1 for reply in refused.replies if not reply)
             if silent:
-                self._parts.gaps.add(Gap(GapKind.OVERLOAD, now, now, silent))
+                self._context.gaps.add(Gap(GapKind.OVERLOAD, now, now, silent))
             self._perform(self._ingest.handle(Overflowed(refused), now))
 
     def reconfigure(self) -> None:
@@ -82,11 +82,11 @@ class PublishPath:
 
         Not `read_only`: `set_read_only` may have applied a newer change than this one.
         """
-        self._ingest.reconfigure(self._parts.config)
+        self._ingest.reconfigure(self._context.config)
 
     def set_read_only(self, *, is_set: bool) -> None:
         """Refuse messages from now on, or take them again; what is being appended is stored and acked."""
-        self._read_only = StreamReadOnly(f"stream {self._parts.name} is read-only") if is_set else None
+        self._read_only = StreamReadOnly(f"stream {self._context.name} is read-only") if is_set else None
         self._suspend_or_resume()
 
     # --- its reign's Publishers --------------------------------------------------------------------
@@ -133,7 +133,7 @@ class PublishPath:
                 case Publish(data, count):
                     self._publish(data, count)
                 case Count(kind, number):
-                    self._parts.counts[kind] += number
+                    self._context.counts[kind] += number
                 case AppendRecords():
                     assert append is None, "one block of messages makes one append"
                     append = action
@@ -143,8 +143,8 @@ class PublishPath:
 
     def _publish(self, data: bytes, count: int) -> None:
         """Send answers, unless another node may lead this stream by now."""
-        lost = partial(self._parts.counts.update, acks_dropped=count)
-        if self._reign.may_speak:
+        lost = partial(self._context.counts.update, acks_dropped=count)
+        if self._driver.holds_leadership:
             self._send_acks(data, lost)
         else:
             lost()

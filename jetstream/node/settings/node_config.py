@@ -34,7 +34,7 @@ from envelope.errors import InvalidConfig
 from envelope.limits import CONTROL_LINE_BYTES_MAX, CONTROL_LINE_BYTES_MIN, MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
-from jetstream.fetch.turns import CATCH_UP_SHARE_DEFAULT
+from jetstream.fetch.catch_up_scheduler import CATCH_UP_SHARE_DEFAULT
 from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers.dialling import Address
 

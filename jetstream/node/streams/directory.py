@@ -11,11 +11,11 @@ from envelope.partition_errors import PartitionsMissing
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.nats.gaps import Gap
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.mover import ReplicaController
-from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.runtime.reader_turns import CatchUpQueue
+from jetstream.node.replicas.replica_controller import ReplicaController
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.streams.traffic import EarlyFetches, ReplicaTraffic
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.catalog import Catalog
@@ -50,7 +50,7 @@ class NodeStreams:
         files: where they lie.
         catalog: as far as it is applied here.
         traffic: the messages of other nodes to them.
-        turns: of readers: short, and waited for, while one of the streams is appended to.
+        catch_up_queue: of readers: short, and waited for, while one of the streams is appended to.
         gone_listeners: called with every stream that is removed from this node.
         reign_listeners: called whenever this node begins to lead a stream.
     """
@@ -60,10 +60,10 @@ class NodeStreams:
         self.files = files
         self.catalog = catalog
         self._services = services
-        self.turns: CatchUpQueue = services.disk.turns
+        self.catch_up_queue: CatchUpQueue = services.disk.catch_up_queue
         self._node_id: NodeId = services.cluster.node_id
         self.gone_listeners: list[Callable[[StreamName], None]] = []
-        self._movers: dict[Incarnation, ReplicaController] = {}
+        self._controllers: dict[Incarnation, ReplicaController] = {}
         self._early = EarlyFetches()
         self.reign_listeners: list[Callable[[LeadingStream], None]] = [self._early.reign_begun]
         self.traffic = ReplicaTraffic(self, self._find, self._early, catalog, services)
@@ -75,11 +75,13 @@ class NodeStreams:
 
     def __iter__(self) -> Iterator[StreamReplica]:
         """Yield every replica whose log is open."""
-        return iter([mover.replica for mover in self._movers.values() if mover.replica.is_open])
+        return iter(
+            [controller.replica for controller in self._controllers.values() if controller.replica.is_open]
+        )
 
     def _find(self, incarnation: Incarnation) -> StreamReplica | None:
-        mover = self._movers.get(incarnation)
-        return mover.replica if mover is not None else None
+        controller = self._controllers.get(incarnation)
+        return controller.replica if controller is not None else None
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
 
@@ -133,9 +135,9 @@ class NodeStreams:
             if self._node_id not in row.holders:
                 continue
             replica = self._find(row.incarnation)
-            ailment = StreamOffline("it is being recovered") if replica is None else replica.ailment
-            if ailment is not None and not isinstance(ailment, PartitionsMissing):
-                yield row.name, ailment
+            health_error = StreamOffline("it is being recovered") if replica is None else replica.health_error
+            if health_error is not None and not isinstance(health_error, PartitionsMissing):
+                yield row.name, health_error
 
     def nodes(self) -> Sequence[NodeMetadata]:
         """Return all nodes of the cluster."""
@@ -165,8 +167,8 @@ class NodeStreams:
                     self._early.drop(stream.incarnation)
                     if self._node_id in removal.pending:
                         self._begin_removal(removal)
-                    elif stream.incarnation in self._movers:
-                        self._movers[stream.incarnation].changed(None)
+                    elif stream.incarnation in self._controllers:
+                        self._controllers[stream.incarnation].changed(None)
                 case ReplicasReassigned(stream, _, removal) | StreamUpdated(stream, _, removal):
                     self._changed(stream)
                     if removal is not None and self._node_id in removal.pending:
@@ -185,9 +187,9 @@ class NodeStreams:
         if not self._began:
             return
         rows = {row.incarnation: row for row in self.catalog.streams()}
-        for incarnation, mover in self._movers.items():
+        for incarnation, controller in self._controllers.items():
             if incarnation not in rows:
-                mover.changed(None)
+                controller.changed(None)
         for row in rows.values():
             self._changed(row)
         for removal in self.catalog.removals(self._node_id):
@@ -197,14 +199,14 @@ class NodeStreams:
     def _changed(self, row: Stream) -> None:
         if row.leader != self._node_id:
             self._early.forget(row.incarnation, row.leader_epoch)
-        mover = self._movers.get(row.incarnation)
-        if mover is None:
+        controller = self._controllers.get(row.incarnation)
+        if controller is None:
             if self._node_id not in row.holders:
                 return
             replica = StreamReplica(row, self._services, self.files, partial(_notify, self.reign_listeners))
-            mover = self._movers[row.incarnation] = ReplicaController(replica, self._services)
-        mover.replica.tiered.changed(row)
-        mover.changed(row)
+            controller = self._controllers[row.incarnation] = ReplicaController(replica, self._services)
+        controller.replica.tiered.changed(row)
+        controller.changed(row)
 
     def _begin_removal(self, removal: Removal) -> None:
         earlier = self._removals.get(removal.incarnation)
@@ -238,12 +240,12 @@ class NodeStreams:
             await asyncio.wait((earlier,))
         if removal.incarnation not in {owed.incarnation for owed in self.catalog.removals(self._node_id)}:
             return
-        mover = self._movers.get(removal.incarnation)
-        if mover is not None:
-            mover.changed(None)
+        controller = self._controllers.get(removal.incarnation)
+        if controller is not None:
+            controller.changed(None)
             _notify(self.gone_listeners, removal.name)
-            await mover.settled()
-            self._movers.pop(removal.incarnation, None)
+            await controller.settled()
+            self._controllers.pop(removal.incarnation, None)
         try:
             await self._services.disk.call(partial(self.files.remove, removal.name, removal.incarnation))
             if removal.is_tiered:
@@ -259,8 +261,8 @@ class NodeStreams:
 
     async def settled(self) -> None:
         """Return when every replica is as the catalogue wants it, as far as that is possible."""
-        for mover in tuple(self._movers.values()):
-            await mover.settled()
+        for controller in tuple(self._controllers.values()):
+            await controller.settled()
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -268,7 +270,7 @@ class NodeStreams:
         """Add an interruption of the ingest connection to every led stream's possible gaps."""
         for replica in self:
             if replica.leading is not None:
-                replica.parts.gaps.add(gap)
+                replica.context.gaps.add(gap)
 
     async def drain(self) -> None:
         """Leave every subject and finish every mailbox: what NATS had delivered is stored and acked."""
@@ -280,7 +282,7 @@ class NodeStreams:
 
     async def close(self) -> bool:
         """Sync and close every log; return whether all that was written is on disk."""
-        return all(await asyncio.gather(*(mover.end() for mover in self._movers.values())))
+        return all(await asyncio.gather(*(controller.end() for controller in self._controllers.values())))
 
 
 def _notify(listeners: Iterable[Callable[[T], None]], subject: T) -> None:

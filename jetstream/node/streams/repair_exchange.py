@@ -15,7 +15,7 @@ from envelope.types import Incarnation, NodeId, Offset, StreamName
 from jetstream.log.format.batch import SealedBatch, verified_batches
 from jetstream.log.reader import FileRange, LogReader
 from jetstream.log.rewriting.repair import Hole
-from jetstream.node.replicas.parts import NodeServices
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.replica.repair_search import peers_of
 from jetstream.replica.wire import RepairAnswer, RepairMessage
@@ -49,7 +49,7 @@ class RepairExchange:
 
     def peers(self, stream: StreamReplica) -> list[NodeId]:
         """Return who has all that is committed and can be asked now, the leader first."""
-        row = self._row_of(stream.name, stream.parts.incarnation)
+        row = self._row_of(stream.name, stream.context.incarnation)
         if row is None:
             return []
         return peers_of(row, self._cluster.node_id, self._cluster.sessions.is_connected)
@@ -76,11 +76,11 @@ class RepairExchange:
         return verified_batches(b"".join(parts))
 
     async def _ask(self, stream: StreamReplica, peer: NodeId, message: RepairMessage) -> RepairAnswer:
-        place = peer, stream.parts.incarnation
+        place = peer, stream.context.incarnation
         answer: asyncio.Future[RepairAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[place] = answer
         try:
-            if not self._cluster.sessions.fetch(peer, stream.name, stream.parts.incarnation, message):
+            if not self._cluster.sessions.fetch(peer, stream.name, stream.context.incarnation, message):
                 raise ConnectionLost(f"{peer} is not connected")
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return await answer

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from envelope.types import Incarnation, LeaderEpoch, NodeId, StreamName
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.streams.repair_exchange import RepairExchange
-from jetstream.replica.duty import may_lead_soon
+from jetstream.replica.desired_role import may_lead_soon
 from jetstream.replica.leader_events import Event, FetchArrived, FollowerLost, LeaseRenewed
 from jetstream.replica.wire import (
     Answer,
@@ -20,7 +20,7 @@ from jetstream.replica.wire import (
 )
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import Stream
-from metadata.node.leases.presence import Membership
+from metadata.node.leases.membership import Membership
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class EarlyFetches:
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Handle the kept fetches of a reign that has begun."""
-        for arrived in self.taken(leading.parts.incarnation):
-            leading.reign.tell(arrived)
+        for arrived in self.taken(leading.context.incarnation):
+            leading.driver.handle(arrived)
 
     def taken(self, incarnation: Incarnation) -> tuple[FetchArrived, ...]:
         """Return those of a stream, and keep them no more."""
@@ -100,7 +100,7 @@ class ReplicaTraffic:
         arrived = FetchArrived(peer, fetch)
         replica = self._find(incarnation)
         if replica is not None and replica.leading is not None:
-            replica.leading.reign.tell(arrived)
+            replica.leading.driver.handle(arrived)
         elif may_lead_soon(fetch.leader_epoch, self._row_of(name, incarnation), self._cluster.node_id):
             self._early.keep(incarnation, arrived)
         else:
@@ -161,14 +161,14 @@ class ReplicaTraffic:
 
     def lease_resumed(self) -> None:
         """Handle a renewed lease: the node may answer again as a leader."""
-        self._tell_leaders(LeaseRenewed())
+        self._notify_leaders(LeaseRenewed())
 
     def _lost(self, peer: NodeId) -> None:
         if self.membership is not None:
             self.membership.unheard(peer)
-        self._tell_leaders(FollowerLost(peer))
+        self._notify_leaders(FollowerLost(peer))
 
-    def _tell_leaders(self, event: Event) -> None:
+    def _notify_leaders(self, event: Event) -> None:
         for replica in self._replicas:
             if replica.leading is not None:
-                replica.leading.reign.tell(event)
+                replica.leading.driver.handle(event)

@@ -68,7 +68,7 @@ class Tiering:
                     turns = tasks.create_task(self._take_turns(), name="tier turns")
                 else:
                     await self._retain()
-                self._tell_problems()
+                self._log_problems()
 
     async def _take_turns(self) -> None:
         """Give every stream one turn after the other, until none has more to do."""
@@ -140,7 +140,7 @@ class Tiering:
             self._busy.discard(incarnation)
         return None
 
-    def _tell_problems(self) -> None:
+    def _log_problems(self) -> None:
         """Record for every stream why its uploads fail or wait; a silent store keeps all of them waiting."""
         silent = None
         if self._turn_began_at is not None:

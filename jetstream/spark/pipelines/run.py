@@ -63,11 +63,11 @@ def run_stream(
     with _listening(spark) as news:
         with translated():
             query = start(spark)
-        _tell(query, news, listener, stop)
+        _notify(query, news, listener, stop)
         if stop.is_set():
             stopping()
             _abandon(query)
-            _tell(query, news, listener, threading.Event())
+            _notify(query, news, listener, threading.Event())
             return False
     with translated():
         query.awaitTermination()
@@ -138,7 +138,7 @@ def _listening(spark: SparkSession) -> Iterator[_News]:
         spark.streams.removeListener(news)
 
 
-def _tell(query: StreamingQuery, news: _News, listener: Told, stop: threading.Event) -> None:
+def _notify(query: StreamingQuery, news: _News, listener: Told, stop: threading.Event) -> None:
     """Call the listener with the progress of ``query`` until it has ended and all is out, or ``stop``."""
     patience = _TOLD_SECONDS_MAX
     while not stop.is_set() and patience > 0:

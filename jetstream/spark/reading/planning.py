@@ -222,16 +222,16 @@ def _kept(planned: IncarnationRange, now: StreamBounds | None, losses: _Losses) 
         losses.found(stream, f"went backwards: a batch from {start} to {end}", start=start, end=end)
         return planned._replace(end=start)
     if now is None or now.incarnation != incarnation:
-        _tell_gone(stream, StreamOffset(incarnation, start), now, losses, end=end)
+        _log_gone(stream, StreamOffset(incarnation, start), now, losses, end=end)
         return planned._replace(end=start)
     if now.end < end:
-        _tell_behind(stream, end, now, losses)
+        _log_behind(stream, end, now, losses)
     if now.start > start:
-        _tell_removed(stream, start, now, losses)
+        _log_removed(stream, start, now, losses)
     return planned._replace(start=max(start, now.start), end=min(end, now.end))
 
 
-def _tell_gone(
+def _log_gone(
     stream: str, place: StreamOffset, now: StreamBounds | None, losses: _Losses, **numbers: int
 ) -> None:
     told: dict[str, int | str] = {"offset": place.offset, "incarnation": place.incarnation, **numbers}
@@ -243,7 +243,7 @@ def _tell_gone(
     losses.found(stream, f"the checkpoint is at {place.offset}, and {text}", **told)
 
 
-def _tell_behind(stream: str, offset: int, now: StreamBounds, losses: _Losses) -> None:
+def _log_behind(stream: str, offset: int, now: StreamBounds, losses: _Losses) -> None:
     losses.found(
         stream,
         f"offset {offset} is beyond the high watermark {now.end}: the stream went backwards, or never had it",
@@ -252,7 +252,7 @@ def _tell_behind(stream: str, offset: int, now: StreamBounds, losses: _Losses) -
     )
 
 
-def _tell_removed(stream: str, offset: int, now: StreamBounds, losses: _Losses) -> None:
+def _log_removed(stream: str, offset: int, now: StreamBounds, losses: _Losses) -> None:
     losses.found(
         stream,
         f"records {offset} to {now.start - 1} are not there any more: retention has removed them",
@@ -282,7 +282,7 @@ def resumed_offsets(
     """
     losses = _Losses(fail=fail_on_data_loss)
     for stream in sorted(start.keys() - bounds.keys()):
-        _tell_gone(stream, start[stream], None, losses)
+        _log_gone(stream, start[stream], None, losses)
     places = {}
     for stream, now in sorted(bounds.items()):
         known = start.get(stream)
@@ -297,12 +297,12 @@ def _resumed(stream: str, place: StreamOffset | None, now: StreamBounds, losses:
     if place is None:
         return now.start
     if place.incarnation != now.incarnation:
-        _tell_gone(stream, place, now, losses)
+        _log_gone(stream, place, now, losses)
         return now.start
     if place.offset < now.start:
-        _tell_removed(stream, place.offset, now, losses)
+        _log_removed(stream, place.offset, now, losses)
     elif place.offset > now.end:
-        _tell_behind(stream, place.offset, now, losses)
+        _log_behind(stream, place.offset, now, losses)
     return min(max(place.offset, now.start), now.end)
 
 

@@ -67,7 +67,7 @@ class Door:
     connections: int
     refused: int = 0
     displaced: int = 0
-    _told_at: float | None = None
+    _logged_at: float | None = None
 
     def verdict(self, connected: int, strangers: int, newest: int) -> AdmissionVerdict:
         """Decide about one more, whose descriptor is ``newest``."""
@@ -76,13 +76,13 @@ class Door:
         if verdict is not AdmissionVerdict.LET_IN:
             self.refused += verdict is AdmissionVerdict.REFUSE
             self.displaced += verdict is AdmissionVerdict.DISPLACE
-            self._tell(connected, strangers)
+            self._log_refusals(connected, strangers)
         return verdict
 
-    def _tell(self, connected: int, strangers: int) -> None:
+    def _log_refusals(self, connected: int, strangers: int) -> None:
         now = time.monotonic()
-        if self._told_at is None or now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at >= _TELL_SECONDS:
+            self._logged_at = now
             text = (
                 "too many connections port=%s connected=%d strangers=%d refused=%d displaced=%d runbook=RB-12"
             )

@@ -138,7 +138,7 @@ class ReplicatedCatalog:
             if entry.payload:
                 self._apply(entry)
             else:
-                self._catalog.pass_over(entry.index)
+                self._catalog.skip(entry.index)
         self._moved.set()
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -148,7 +148,7 @@ class ReplicatedCatalog:
         for proposal_id in tuple(self._waiting):
             index = self._proposals.index_of(proposal_id)
             if index is not None:
-                self._tell(proposal_id, Applied(index, None))
+                self._resolve(proposal_id, Applied(index, None))
         self._moved.set()
         for listener in self._listeners:
             listener.restored()
@@ -179,12 +179,12 @@ class ReplicatedCatalog:
         proposal_id, data = decode_proposal(entry.payload)
         index = self._proposals.index_of(proposal_id)
         if index is not None:
-            self._catalog.pass_over(entry.index)
-            self._tell(proposal_id, Applied(index, None))
+            self._catalog.skip(entry.index)
+            self._resolve(proposal_id, Applied(index, None))
             return
         events = self._decide(entry.index, data)
         self._proposals.add(proposal_id, entry.index)
-        self._tell(proposal_id, Applied(entry.index, events))
+        self._resolve(proposal_id, Applied(entry.index, events))
 
     def _decide(self, index: LogIndex, data: bytes) -> Events:
         events = self._catalog.apply(index, decode_command(data, index))
@@ -196,7 +196,7 @@ class ReplicatedCatalog:
         if self._waiting.get(proposal_id) is future:
             del self._waiting[proposal_id]
 
-    def _tell(self, proposal_id: ProposalId, applied: Applied) -> None:
+    def _resolve(self, proposal_id: ProposalId, applied: Applied) -> None:
         future = self._waiting.get(proposal_id)
         if future is not None and not future.done():
             future.set_result(applied)

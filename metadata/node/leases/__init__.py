@@ -1,1 +1,1 @@
-"""The node's liveness reports and leases, and the steward that grants them."""
+"""The node's liveness reports and leases, and the controller driver that grants them."""

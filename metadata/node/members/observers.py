@@ -75,31 +75,31 @@ class Observers:
         """Send the leader to all observers at short intervals, until cancelled."""
         while True:
             await asyncio.sleep(self._status_seconds)
-            self._tell_all()
+            self._send_status_to_all()
             self._answer_all()
 
     def moved(self) -> None:
         """Handle that something was applied, or that the leader has changed."""
         if not self._is_due and len(self._outlets):
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._tell_news)
+            asyncio.get_running_loop().call_soon(self._send_news)
 
     def send(self, message: Sent) -> None:
         """Send to an observer, now or never."""
         self._outlets.send(message)
 
-    def _tell_news(self) -> None:
+    def _send_news(self) -> None:
         self._is_due = False
         if self._led() != self._told:
-            self._tell_all()
+            self._send_status_to_all()
         self._answer_all()
 
-    def _tell_all(self) -> None:
+    def _send_status_to_all(self) -> None:
         self._told = self._led()
         for observer in self._outlets.nodes:
-            self._tell(observer)
+            self._send_status(observer)
 
-    def _tell(self, observer: NodeId) -> None:
+    def _send_status(self, observer: NodeId) -> None:
         leader, term = self._led()
         self._outlets.send(VoterStatus(self._node_id, observer, term, leader or NodeId("")))
 
@@ -127,7 +127,7 @@ class Observers:
         """Serve an observer until its connection ends; a newer one of the same node takes its place."""
         self._outlets.put(source, writer)
         self._questions.pop(source, None)
-        self._tell(source)
+        self._send_status(source)
         try:
             messages = MessageReader(source, self._node_id, _MESSAGE_BYTES_MAX)
             while data := await reader.read(RECEIVE_BYTES):

@@ -15,7 +15,7 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.node.peers.dialling import OBSERVER, Address, PeerIdentity, keep_link
 from metadata.node.peers.listening import PeerRefusal, PeerServer
 from metadata.node.peers.voter_links import RECEIVE_BYTES, Outlets
-from metadata.node.timers.wake_up import MovableTimer, now
+from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import not_leader
 from metadata.node.voter.voter import StateMachine
 from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
@@ -131,8 +131,8 @@ class ObserverMember:
         """See `MetadataMember.attend`."""
         self._attendants.append(listener)
 
-    def tell(self, message: NodeMessage) -> None:
-        """See `MetadataMember.tell`: only voters are connected."""
+    def send(self, message: NodeMessage) -> None:
+        """See `MetadataMember.send`: only voters are connected."""
         self._outlets.send(message)
 
     async def read(self) -> LogIndex:
@@ -163,7 +163,7 @@ class ObserverMember:
         self._wake_up.at(self._observer.wake_at)
         self._look_for_voters()
 
-    def told(self, message: NodeMessage) -> None:
+    def deliver(self, message: NodeMessage) -> None:
         """Hand a message of the metadata leader to the node."""
         for listener in self._attendants:
             listener(message)
@@ -226,7 +226,7 @@ class _VoterLink:
                     if isinstance(message, ObserverMessage):
                         self._member.handle(ReceivedFromVoter(message))
                     elif isinstance(message, NodeMessage):
-                        self._member.told(message)
+                        self._member.deliver(message)
                     else:
                         raise RemoteProtocolError(
                             f"a voter does not say {type(message).__name__} to an observer"

@@ -60,7 +60,7 @@ class MetadataMember(Protocol):
     def attend(self, listener: Callable[[NodeMessage], None]) -> None:
         """Call ``listener`` with every message of a node to this one, for as long as the member runs."""
 
-    def tell(self, message: NodeMessage) -> None:
+    def send(self, message: NodeMessage) -> None:
         """Send a message to a node; it may be lost on the way, to this node itself it is handed over."""
 
     async def read(self) -> LogIndex:

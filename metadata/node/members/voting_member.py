@@ -16,7 +16,7 @@ from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.peers.listening import PeerServer
 from metadata.node.peers.voter_links import PeerNetwork
 from metadata.node.storage.port import Storage
-from metadata.node.timers.wake_up import now
+from metadata.node.timers.movable_timer import now
 from metadata.node.voter.voter import StateMachine, Voter
 from metadata.raft.machine import Raft
 from metadata.raft.messages.node_messages import NodeMessage
@@ -146,16 +146,16 @@ class VotingMember:
         """See `MetadataMember.attend`."""
         self._attendants.append(listener)
 
-    def tell(self, message: NodeMessage) -> None:
-        """See `MetadataMember.tell`."""
+    def send(self, message: NodeMessage) -> None:
+        """See `MetadataMember.send`."""
         if message.target == self._node_id:
-            self._told(message)
+            self._deliver(message)
         elif message.target in self.voters:
             self.network.send(message)
         else:
             self._observers.send(message)
 
-    def _told(self, message: NodeMessage) -> None:
+    def _deliver(self, message: NodeMessage) -> None:
         for listener in self._attendants:
             listener(message)
 
@@ -169,7 +169,7 @@ class VotingMember:
             else:
                 _log.error("peer=%s forwards what this version cannot apply", message.source)
         elif isinstance(message, NodeMessage):
-            self._told(message)
+            self._deliver(message)
         elif isinstance(message, ObserverMessage):
             _log.error("peer=%s has a vote and observes", message.source)
         else:

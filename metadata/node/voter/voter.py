@@ -25,7 +25,7 @@ from envelope.errors import DiskFull, Overloaded
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import SNAPSHOT_LOG_BYTES_MIN
 from metadata.node.storage.port import Storage
-from metadata.node.timers.wake_up import MovableTimer, now
+from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import PendingReads, not_leader
 from metadata.node.voter.voter_disk import VoterDisk
 from metadata.raft.events import (

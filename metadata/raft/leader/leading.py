@@ -136,14 +136,14 @@ class Leadership:
             self.reads.join(self._round, self._log.commit)
 
     def _serve_reads(self, now: MonotonicNs) -> None:
-        self._tell_ready_reads()
+        self._report_ready_reads()
         if self.reads.want_a_round and self._may_read:
             self._begin_round(now)
-            self._tell_ready_reads()  # a leader without followers is a majority at once
+            self._report_ready_reads()  # a leader without followers is a majority at once
 
-    def _tell_ready_reads(self) -> None:
+    def _report_ready_reads(self) -> None:
         for done in self.reads.confirmed(self._replication.acked_by_majority(self._round)):
-            self._output.tell(ReadReady(done.tokens, done.index))
+            self._output.add(ReadReady(done.tokens, done.index))
 
     @property
     def _may_read(self) -> bool:

@@ -49,7 +49,7 @@ class PeerProgress:
     state: ProgressState = ProgressState.PROBE
     acked_round: int = 0
     """Last round of heartbeats that it has answered."""
-    commit_told: LogIndex = _NOTHING
+    commit_sent: LogIndex = _NOTHING
     """The commit index that was sent to it, if nothing was lost."""
     snapshot_sent_at: MonotonicNs = _LONG_AGO
     """When a snapshot was last sent to it."""
@@ -75,7 +75,7 @@ class PeerProgress:
 
     def sent(self, last: LogIndex, commit: LogIndex) -> None:
         """Record that an append with entries up to ``last``, none if that is before ``next``, was sent."""
-        self.commit_told = max(self.commit_told, min(commit, last))
+        self.commit_sent = max(self.commit_sent, min(commit, last))
         if self.state is ProgressState.PROBE:
             self._probe_sent = True
         elif last >= self.next:

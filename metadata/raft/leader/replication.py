@@ -113,7 +113,7 @@ class Replication:
                 self._settings.appends_in_flight_max
             ):
                 self._send_entries(peer, progress, now, self._settings.append_bytes_max)
-            if progress.is_idle and progress.commit_told < min(self._log.commit, progress.match):
+            if progress.is_idle and progress.commit_sent < min(self._log.commit, progress.match):
                 self._send_entries(peer, progress, now, bytes_max=0)
 
     def _find_loss(self, peer: NodeId, progress: PeerProgress, now: MonotonicNs) -> None:

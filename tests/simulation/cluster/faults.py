@@ -63,13 +63,13 @@ class Faults(FaultSchedule):
     # --- faults of the two together ---------------------------------------------------------------------
 
     def _isolate_both(self) -> None:
-        """Cut a steward and the leader of a stream off from all others, together."""
+        """Cut a controller driver and the leader of a stream off from all others, together."""
         inside = {node.name for node in (*self._stewards(), *self._targets.leaders())}
         if len(inside) < len(self._nodes):
             self._links.isolate("isolate_both", sorted(inside))
 
     def _freeze_both(self) -> None:
-        """A steward stands still, and a node that leads a stream hears of no other for a while."""
+        """A controller driver stands still, and a node that leads a stream hears of no other for a while."""
         world, rng = self._whole, self._whole.rng
         leading = names(self._targets.leaders())
         leaders = [node for node in self._nodes.values() if node.name in leading and not node.voter.leading]

@@ -1,4 +1,4 @@
-"""What goes wrong between nodes: all they say, or Raft, replication or what is said to stewards alone."""
+"""What goes wrong between nodes: all they say, or Raft, replication or messages to controller drivers."""
 
 from collections.abc import Sequence
 from typing import Final

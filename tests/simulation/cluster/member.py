@@ -1,4 +1,5 @@
-"""One life of a node's process as a member of the metadata group: registered, with a lease, at times steward.
+"""One life of a node's process as a member of the metadata group: registered, with a lease, at times the
+controller.
 
 Does what `metadata/node` does on an event loop: what the machines decide, in order, and nothing else.
 """
@@ -13,14 +14,14 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRemoval, RegisterNode
 from metadata.catalog.events import CommandRefused, Events, NodeRegistered, RemovalConfirmed
 from metadata.catalog.tables import Stream
+from metadata.controller.controller_term import Replaced
 from metadata.controller.events import RowsChanged, Tick
-from metadata.controller.presence import Presence
-from metadata.controller.stewardship import Replaced
+from metadata.controller.liveness_reporter import LivenessReporter
 from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused, NodeMessage
 from metadata.raft.messages.wire import Forwarded
 from metadata.raft.proposals import ProposalId
+from tests.simulation.cluster.controller_driver import ControllerDriver
 from tests.simulation.cluster.proposals import Proposals
-from tests.simulation.cluster.steward import Steward
 from tests.simulation.replica.lost_logs import registration
 from tests.simulation.replica.messages import Ping, Row, ToMetadata
 from tests.simulation.replica.metadata_service import rows_of
@@ -43,8 +44,8 @@ class Member:
         self._machine = world.machines[life.name]
         self._machine.listener = self
         self._proposals = Proposals(world, life)
-        self._steward = Steward(world, life, self._proposals, self._tell)
-        self._presence = Presence(life.name, life.lease, world.swarm.controller)
+        self._controller_driver = ControllerDriver(world, life, self._proposals, self._tell)
+        self._reporter = LivenessReporter(life.name, life.lease, world.swarm.controller)
         self._unheard: set[NodeId] = set()
         self._rows_at = 0
         self._begun: set[tuple[Incarnation, LeaderEpoch]] = set()
@@ -87,16 +88,16 @@ class Member:
         """Say that a leader is not heard, until it is."""
         if row.leader is not None:
             self._unheard.add(row.leader)
-            self._presence.unheard(row.leader)
+            self._reporter.unheard(row.leader)
 
     def heard(self, peer: NodeId) -> None:
         """Say no more that a node is not heard."""
         self._unheard.discard(peer)
-        self._presence.heard(peer)
+        self._reporter.heard(peer)
 
     def stop(self) -> None:
         """Say that the process is about to stop."""
-        self._presence.stop()
+        self._reporter.stop()
         self._say()
 
     def receive(self, message: ToMetadata) -> None:
@@ -105,8 +106,8 @@ class Member:
 
     def tick(self) -> None:
         """Let time have passed."""
-        self._steward.look()
-        self._steward.heard(Tick())
+        self._controller_driver.look()
+        self._controller_driver.heard(Tick())
         self._say()
         for peer in sorted(self._unheard):
             self._world.replicas.network.send((self._name, peer), Ping(self._name))
@@ -123,13 +124,13 @@ class Member:
         self._world.applied(self._machine, events)
         if isinstance(events[0], RemovalConfirmed):
             self._life.owed.discard(events[0].incarnation)
-        self._steward.heard(RowsChanged(events))
+        self._controller_driver.heard(RowsChanged(events))
         if self._life.node_epoch:
             self._learn(rows_of(events))
 
     def restored(self) -> None:
         """Everything may have changed."""
-        self._steward.heard(Replaced())
+        self._controller_driver.heard(Replaced())
         if self._life.node_epoch:
             self._learn((*self.catalog.nodes(), *self.catalog.streams()))
 
@@ -139,7 +140,7 @@ class Member:
 
     def leader_changed(self) -> None:
         """Whoever leads now knows nothing."""
-        for step in (self._steward.look, self._say):
+        for step in (self._controller_driver.look, self._say):
             self._world.timeline.after(0, self._life.hold, step)
         self._proposals.leader_changed()
 
@@ -157,7 +158,7 @@ class Member:
             return
         life.node_epoch = events[0].node.node_epoch
         self._world.replicas.checks.told(life.node.directory)
-        self._presence.begin(life.node_epoch)
+        self._reporter.begin(life.node_epoch)
         self._learn((*self.catalog.nodes(), *self.catalog.streams()))
 
     def _learn(self, rows: Iterable[Row]) -> None:
@@ -179,18 +180,18 @@ class Member:
                 for payload in message.payloads:
                     self._proposals.propose_here(payload)
             case LeaseGranted():
-                if self._presence.granted(message, self._life.now()):
+                if self._reporter.granted(message, self._life.now()):
                     self._life.lease_resumed()
             case LeaseRefused():
-                if self._presence.is_over(message):
+                if self._reporter.is_over(message):
                     self._life.node.superseded()
             case _:
-                self._steward.told(message)
+                self._controller_driver.told(message)
 
     def _say(self) -> None:
         voter = self._voter.life
         if voter is not None:
-            for message in self._presence.say(voter.raft.leader, voter.raft.term, self._life.now()):
+            for message in self._reporter.due_messages(voter.raft.leader, voter.raft.term, self._life.now()):
                 self._tell(message)
 
     def _tell(self, message: NodeMessage) -> None:

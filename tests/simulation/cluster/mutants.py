@@ -7,10 +7,10 @@ from typing import Final
 
 from tests.simulation.mutation import Mutant
 
-_STEWARDSHIP: Final = "metadata.controller.stewardship"
-_STEWARDSHIP_TEST: Final = "tests/unit/metadata/test_stewardship.py"
-_PRESENCE: Final = "metadata.controller.presence"
-_TENURE: Final = "metadata.controller.tenure"
+_CONTROLLER_TERM: Final = "metadata.controller.controller_term"
+_CONTROLLER_TERM_TEST: Final = "tests/unit/metadata/test_controller_term.py"
+_LIVENESS_REPORTER: Final = "metadata.controller.liveness_reporter"
+_LEASE_CLIENT: Final = "metadata.controller.lease_client"
 _LEASES: Final = "metadata.controller.leases"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _SNAPSHOT: Final = "metadata.catalog.snapshot"
@@ -26,44 +26,44 @@ def _mutant(
 _STEWARDS: Final = (
     _mutant(
         "lease_without_a_question",
-        _STEWARDSHIP,
+        _CONTROLLER_TERM,
         "                    yield from self._ask_for_grants()",
         "                    yield Tell(self._grants.pop())",
-        scenario=f"{_STEWARDSHIP_TEST}::test_a_lease_waits_for_a_question_that_was_asked_later",
+        scenario=f"{_CONTROLLER_TERM_TEST}::test_a_lease_waits_for_a_question_that_was_asked_later",
     ),
     _mutant(
         "lease_granted_though_nobody_confirms",
-        _STEWARDSHIP,
+        _CONTROLLER_TERM,
         "granted = self._granting[1] if leads else []",
         "granted = self._granting[1]",
-        scenario=f"{_STEWARDSHIP_TEST}::test_nothing_is_granted_if_nobody_confirms_or_the_term_is_over",
+        scenario=f"{_CONTROLLER_TERM_TEST}::test_nothing_is_granted_if_nobody_confirms_or_the_term_is_over",
     ),
     _mutant(
         "lease_for_an_earlier_question",
-        _STEWARDSHIP,
+        _CONTROLLER_TERM,
         "        if self._granting is not None or not self._grants:\n            return ()",
         "        if self._granting is not None:\n            self._granting[1].extend(self._grants)\n"
         "            self._grants = []\n        if not self._grants:\n            return ()",
-        scenario=f"{_STEWARDSHIP_TEST}::test_a_node_that_asks_while_others_wait_waits_for_the_next_question",
+        scenario=f"{_CONTROLLER_TERM_TEST}::test_a_node_that_asks_while_others_wait_waits_for_the_next_question",
     ),
     _mutant(
         "controller_before_the_first_answer",
-        _STEWARDSHIP,
+        _CONTROLLER_TERM,
         "        self._first_question = ask.number\n",
         "        self._controller = Controller(self._catalog, MonotonicNs(0), self._settings)\n",
-        scenario=f"{_STEWARDSHIP_TEST}::test_there_is_a_controller_once_a_majority_has_confirmed_the_term",
+        scenario=f"{_CONTROLLER_TERM_TEST}::test_there_is_a_controller_once_a_majority_has_confirmed_the_term",
     ),
     _mutant(
         "controller_of_no_catalogue",
-        _STEWARDSHIP,
+        _CONTROLLER_TERM,
         "        self._controller = Controller(self._catalog, now, self._settings)",
         "        self._controller = Controller(Catalog(), now, self._settings)",
     ),
     _mutant(
         "controller_outlives_its_term",
-        _STEWARDSHIP,
-        "        self._end_work()\n        self._said.clear()\n        self._term = term",
-        "        self._said.clear()\n        self._term = term",
+        _CONTROLLER_TERM,
+        "        self._end_work()\n        self._reports.clear()\n        self._term = term",
+        "        self._reports.clear()\n        self._term = term",
         first=20,
     ),
     _mutant(
@@ -75,13 +75,13 @@ _STEWARDS: Final = (
     ),
     _mutant(
         "never_asks_again",
-        _PRESENCE,
-        "        if now < self.say_at and (leader, term) == self._said_to:",
-        "        if (leader, term) == self._said_to:",
+        _LIVENESS_REPORTER,
+        "        if now < self.due_at and (leader, term) == self._reported_to:",
+        "        if (leader, term) == self._reported_to:",
     ),
     _mutant(
         "lease_counts_from_its_arrival",
-        _TENURE,
+        _LEASE_CLIENT,
         "MonotonicNs(grant.asked_at + usable_ns)",
         "MonotonicNs(now + usable_ns)",
         first=371,
@@ -117,8 +117,8 @@ _CATALOGUE: Final = (
     _mutant(
         "retry_decided_on_again",
         _REPLICATED,
-        "        if index is not None:\n            self._catalog.pass_over",
-        "        if False:\n            self._catalog.pass_over",
+        "        if index is not None:\n            self._catalog.skip",
+        "        if False:\n            self._catalog.skip",
     ),
     _mutant(
         "restore_forgets_proposals",

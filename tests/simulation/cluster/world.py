@@ -8,7 +8,7 @@ from metadata.catalog.events import CommandRefused, Events
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.catalog_machine import CatalogMachine
-from tests.simulation.cluster.checkers.stewards import Stewards
+from tests.simulation.cluster.checkers.controller_drivers import ControllerDrivers
 from tests.simulation.cluster.member import Member
 from tests.simulation.cluster.swarm import Swarm
 from tests.simulation.network import Network
@@ -36,7 +36,7 @@ class World:
         self.raft = RaftWorld(rng, swarm.raft, trace, timeline, self._new_machine)
         self.replicas = ReplicaWorld(rng, swarm.replica, trace, self._new_link, timeline)
         self.saying: Network[NodeMessage | Forwarded] = Network(timeline, rng, swarm.saying)
-        self.stewards = Stewards(self)
+        self.stewards = ControllerDrivers(self)
         self.nodes: dict[NodeId, ClusterNode] = {}
         self._applied = 0
 

@@ -116,5 +116,5 @@ def table_of(entries: Sequence[Entry]) -> GroupTable:
     table = GroupTable()
     records = [(record, TimestampUs(entry.at)) for entry in entries for record in entry.records]
     found = (read_group_record(*record, Offset(at), when) for at, (record, when) in enumerate(records))
-    table.absorb([each for each in found if each is not None], Offset(len(records)))
+    table.replay([each for each in found if each is not None], Offset(len(records)))
     return table

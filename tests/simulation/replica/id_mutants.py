@@ -36,8 +36,8 @@ ID_MUTANTS: Final = (
     _mutant(
         "followers_count_from_the_arrival",
         _RECORD_FATES,
-        "self.committed(*self._heard.popleft())",
-        "self.committed(self._heard.popleft()[0], self._timestamp_from(self.uncommitted) or _BEFORE_ALL)",
+        "self.committed(*self._observed.popleft())",
+        "self.committed(self._observed.popleft()[0], self._timestamp_from(self.uncommitted) or _BEFORE_ALL)",
     ),
     _mutant(
         "start_takes_all_for_committed",

@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, TimestampUs
-from jetstream.ingest.cursor_intake import intake_of
+from jetstream.ingest.cursor_validator import validator_of
 from jetstream.ingest.publishers.dedupe import name_of
 from jetstream.ingest.sequencer import Sequencer
 from jetstream.log.format.batch import BatchFlags, UnsealedBatch, verified_batches
-from jetstream.log.format.plain_batch import encode_records
+from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.appends import FollowerAppend, GroupAppend
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog, begin_reign
@@ -111,7 +111,7 @@ class LogIds:
         self._upkeep = Upkeep(log, clock, high_watermark, lambda: self._opened.note)
         self._sequencer: Sequencer | None = None
         self._batches: list[UnsealedBatch] = []
-        self._unlearnt: list[FollowerAppend] = []
+        self._unreplayed: list[FollowerAppend] = []
         self._epoch = LeaderEpoch(0)
 
     def tick(self) -> None:
@@ -132,17 +132,17 @@ class LogIds:
         """
         sealed = verified_batches(b"".join(batch.frames for batch in batches))
         append = FollowerAppend(self._opened, b"", self._clock.wall(), known, committed, batches=sealed)
-        return _Received(append, self._unlearnt, self.learn)
+        return _Received(append, self._unreplayed, self.learn)
 
     def learn(self) -> None:
         """Take in what was written: a little later, but before anything else is done on disk."""
-        for append in self._unlearnt:
-            append.learn()
-        self._unlearnt.clear()
+        for append in self._unreplayed:
+            append.replay()
+        self._unreplayed.clear()
 
     def hear(self, high_watermark: Offset) -> None:
         """Take in that all below is committed."""
-        self._opened.hear(high_watermark, self._clock.wall())
+        self._opened.observe(high_watermark, self._clock.wall())
 
     def cut(self) -> None:
         """Forget what is not in the log any more; or a reign has ended."""
@@ -152,7 +152,7 @@ class LogIds:
 
     def begin_anew(self) -> None:
         """Take in that the log is empty, and begins elsewhere."""
-        self._unlearnt.clear()
+        self._unreplayed.clear()
         self._opened.begin_anew(self._image.origin, None, lambda: None)
 
     # --- leading ----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class LogIds:
         begin_reign(self._opened, epoch, now)
         history = self._opened.history
         history.lead_from(high_watermark, now)
-        intake = intake_of(self._image.stream, self._config, lambda *_: False)
+        intake = validator_of(self._image.stream, self._config, lambda *_: False)
         self._sequencer = Sequencer(intake, self._image.log_end, history)
         self._epoch, self._batches = epoch, []
 
@@ -222,13 +222,13 @@ class _Received:
     """A leader's batches, at a follower."""
 
     append: FollowerAppend
-    unlearnt: list[FollowerAppend]
+    unreplayed: list[FollowerAppend]
     learn_all: Callable[[], None]
 
     def hold(self) -> None:
         """See `IdsOf.hold`."""
         self.append.hold()
-        self.unlearnt.append(self.append)
+        self.unreplayed.append(self.append)
 
     def learn(self) -> None:
         """See `IdsOf.learn`."""

@@ -104,13 +104,13 @@ _UNCLEAN: Final = (
     _mutant(
         "any_stream_is_led_uncleanly",
         _LAST_CHOICE,
-        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
-        "if not living.is_isr_dead(row, now):",
+        "if not row.config.unclean_election or not alive_nodes.is_isr_dead(row, now):",
+        "if not alive_nodes.is_isr_dead(row, now):",
     ),
     _mutant(
         "unclean_while_the_isr_lives",
         _LAST_CHOICE,
-        "if not row.config.unclean_election or not living.is_isr_dead(row, now):",
+        "if not row.config.unclean_election or not alive_nodes.is_isr_dead(row, now):",
         "if not row.config.unclean_election:",
         first=11_050,
     ),

@@ -76,8 +76,8 @@ class Reign:
         actions = self._leader.handle(event, now)
         if self._world.trace.on:
             self._replica.note(f"{event_text(event)} | {self._leader}")
-        may_speak = self._life.lease.is_valid(now) and not self._leader.deposed
-        check_speech(self._replica.title, actions, may_speak=may_speak)
+        holds_leadership = self._life.lease.is_valid(now) and not self._leader.deposed
+        check_speech(self._replica.title, actions, holds_leadership=holds_leadership)
         for action in actions:
             self._perform(action)
 
@@ -97,7 +97,7 @@ class Reign:
             self._world.trace.counts["duplicate"] += 1
             self._acknowledge(message, offset)
         elif len(self._leader.isr.maximal) < self._life.row_of(self._image.stream).config.insync_minimum:
-            if self._leader.may_speak(self._life.now()):
+            if self._leader.holds_leadership(self._life.now()):
                 self._world.trace.counts["refused"] += 1
                 self._publishing.refused(message, self._process)
                 self._world.bus.answer(self._life.name, Refusal(message), message.publisher)
@@ -107,7 +107,7 @@ class Reign:
 
     def _acknowledge(self, message: Publish, offset: Offset) -> None:
         is_committed = offset < self._leader.high_watermark
-        if not is_committed or not self._leader.may_speak(self._life.now()):
+        if not is_committed or not self._leader.holds_leadership(self._life.now()):
             self._waiting.setdefault(offset, []).append(message)
             return
         self._ack(message, offset)

@@ -122,13 +122,13 @@ def test_a_value_of_an_unknown_format_hides_the_cursor_before_it_and_is_told() -
     table, key = CursorTable(), plain_key("billing", "orders")
     values = [b'{"v":1,"offset":7}', b'{"v":2,"offset":8}']
     found = [read_record(key, value, Offset(at), NOW) for at, value in enumerate(values)]
-    table.absorb([record for record in found if record is not None], Offset(2))
+    table.replay([record for record in found if record is not None], Offset(2))
     with pytest.raises(CorruptDataError, match="at offset 1 is none of format 1"):
         table.get("billing", "orders")
     assert (len(table), table.unreadable, table.all()) == (0, 1, ())
     newer = read_record(key, b'{"v":1,"offset":9}', Offset(2), NOW)
     assert newer is not None
-    table.absorb([newer], Offset(3))
+    table.replay([newer], Offset(3))
     cursor = table.get("billing", "orders")
     assert cursor is not None
     assert (cursor.key, cursor.place, cursor.at) == (PlainKey("billing", "orders"), CursorPosition(9), 2)
@@ -139,8 +139,8 @@ def test_nothing_is_absorbed_twice() -> None:
     table = CursorTable()
     record = read_record(plain_key("a", "b"), b'{"v":1,"offset":7}', Offset(4), NOW)
     assert record is not None
-    table.absorb([record], Offset(5))
+    table.replay([record], Offset(5))
     with pytest.raises(AssertionError, match="U1"):
-        table.absorb([record], Offset(6))
+        table.replay([record], Offset(6))
     with pytest.raises(AssertionError, match="U1"):
-        table.absorb([], Offset(4))
+        table.replay([], Offset(4))

@@ -10,7 +10,7 @@ from metadata.formation.machine import (
     FormationRecord,
     NoticeReceived,
     Persist,
-    Say,
+    PublishNotice,
     Tick,
 )
 from metadata.formation.notices import (
@@ -107,9 +107,9 @@ def test_a_node_that_is_not_heard_any_more_is_no_candidate() -> None:
     formation = node()
     hear(formation, Notice(B, 3))
     (said,) = formation.handle(Tick(), MonotonicNs(NOW + HEARD_NS - 1))
-    assert said == Say(Notice(A, 3, (A, B)))
+    assert said == PublishNotice(Notice(A, 3, (A, B)))
     (said,) = formation.handle(Tick(), MonotonicNs(NOW + HEARD_NS))
-    assert said == Say(Notice(A, 3, (A,)))
+    assert said == PublishNotice(Notice(A, 3, (A,)))
 
 
 def test_a_promise_that_cannot_be_formed_any_more_lets_a_node_join_the_cluster_that_is() -> None:

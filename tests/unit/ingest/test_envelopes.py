@@ -12,7 +12,7 @@ from envelope.types import AckPolicy, LeaderEpoch, Offset
 from jetstream.ingest.machine import CountKind
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import BATCH_ENVELOPE_BYTES_MIN
-from jetstream.log.format.plain_batch import Runs, encode_records
+from jetstream.log.format.plain_batch_encoder import Runs, encode_records
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import (
     Columns,

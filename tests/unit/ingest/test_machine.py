@@ -12,7 +12,7 @@ from jetstream.ingest.machine import (
 )
 from jetstream.ingest.publishers.dedupe import DedupeWindow
 from jetstream.ingest.publishers.history import PublisherHistory
-from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.plain_batch_encoder import arrow_records
 from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage, appends, block_of, counted, message
 

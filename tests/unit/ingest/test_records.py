@@ -6,7 +6,7 @@ from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.messages import BATCH_FIXED_BYTES, MessageBlock
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.batch import BatchFlags, decode, encode
-from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.plain_batch_encoder import arrow_records
 from jetstream.log.format.schema import SCHEMA
 
 

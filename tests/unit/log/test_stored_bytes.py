@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset
-from jetstream.log.format.plain_batch import PlainRecords, encode_plain
+from jetstream.log.format.plain_batch_encoder import PlainRecords, encode_plain
 from jetstream.log.format.schema import END_OF_STREAM
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.search import batches_within, joined

@@ -238,7 +238,7 @@ def test_nobody_is_named_whose_start_is_not_known() -> None:
 
 def test_without_a_lease_nothing_is_committed_served_or_proposed() -> None:
     reign = Reign(isr=(A, B), lease_until=START)
-    assert not reign.leader.may_speak(reign.now)
+    assert not reign.leader.holds_leadership(reign.now)
     assert reign.fetch(B) + reign.fetch(C) + reign.written(12) + reign.after(LAG_MAX).give(Tick()) == ()
     assert reign.high_watermark == 0
     renewed = reign.renew(1)
@@ -276,7 +276,7 @@ def test_a_deposed_leader_refuses_and_is_silent(epoch: int) -> None:
         + reign.after(LAG_MAX).give(Tick())
         == ()
     )
-    assert not reign.leader.may_speak(reign.now)
+    assert not reign.leader.holds_leadership(reign.now)
     assert reign.fetch(B) == (AnswerFollower(B, RefusedMessage(EPOCH, FetchRefusal.DEPOSED)),)
     assert reign.high_watermark == 10
     assert reign.leader.wake_at == NEVER

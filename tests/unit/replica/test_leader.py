@@ -13,7 +13,7 @@ from jetstream.replica.leader_events import (
     MinimumChanged,
     ServeFollower,
 )
-from jetstream.replica.progress import FollowerState, passed_by_all
+from jetstream.replica.progress import FollowerState, min_synced_end
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER
 from jetstream.replica.wire import DivergingMessage, FetchRefusal, RefusedMessage, StartOverMessage
@@ -296,13 +296,13 @@ AWAY_MAX = 1_000 * LAG_MAX
 
 def passed(reign: Reign) -> int:
     leader = reign.leader
-    return passed_by_all(leader.synced_end, leader.follower_states(), reign.now, AWAY_MAX)
+    return min_synced_end(leader.synced_end, leader.follower_states(), reign.now, AWAY_MAX)
 
 
 def test_the_only_replica_has_passed_what_it_has_on_disk() -> None:
     leader = sole(7)
     leader.handle(LeaderLogSynced(Offset(8), Offset(9)), START)
-    assert passed_by_all(leader.synced_end, leader.follower_states(), START, 1) == 8
+    assert min_synced_end(leader.synced_end, leader.follower_states(), START, 1) == 8
 
 
 def test_all_have_passed_what_the_last_of_them_has_on_disk() -> None:

@@ -40,9 +40,9 @@ class Reigns:
             )
 
 
-def check_speech(name: str, actions: Iterable[Action], *, may_speak: bool) -> None:
+def check_speech(name: str, actions: Iterable[Action], *, holds_leadership: bool) -> None:
     """Check what a leader wants done: nothing but refusals without a lease or after its reign."""
-    if may_speak:
+    if holds_leadership:
         return
     said = [
         action

@@ -8,9 +8,9 @@ import pytest
 from envelope.group_errors import MemberFenced
 from envelope.types import Offset
 from jetstream.client.consume.consumer_commits import Committer, ConsumerCommits
-from jetstream.client.consume.lanes import PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.membership import GroupMembership
 from jetstream.client.consume.options import consume_settings
+from jetstream.client.consume.partition_buffers import PartitionBuffer, PartitionBuffers
 from tests.support.group_membership import claim
 
 
@@ -25,17 +25,17 @@ async def fulfilled(committer: Committer) -> None:
 
 def test_offsets_of_a_partition_that_is_gone_by_their_turn_are_not_said_to_be_stored() -> None:
     async def test() -> None:
-        lanes = PartitionBuffers()
+        buffers = PartitionBuffers()
         committer = Committer("g", cast("GroupMembership", None))  # asked only for what is due
-        commits = ConsumerCommits(consume_settings("orders", "g", {}), lanes, committer)
-        lane: PartitionBuffer = lanes.open(claim(0, 1), "orders/0")
-        lane.has_read_to(Offset(0))
-        commits.begin(lane, None)
+        commits = ConsumerCommits(consume_settings("orders", "g", {}), buffers, committer)
+        buffer: PartitionBuffer = buffers.open(claim(0, 1), "orders/0")
+        buffer.has_read_to(Offset(0))
+        commits.begin(buffer, None)
         async with asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(refused(commits))
             await asyncio.sleep(0)
-            lanes.close(lane)
-            commits.forget([lane])
+            buffers.close(buffer)
+            commits.forget([buffer])
             await fulfilled(committer)
         assert asked.result() == "taken away before it was committed: orders/0"
 

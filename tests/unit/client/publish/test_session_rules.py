@@ -14,8 +14,8 @@ from envelope.errors import (
 from jetstream.client.publish.session_rules import (
     AckTimeout,
     RefusalEffect,
-    consequence_of,
-    derived_consequence,
+    derived_effect,
+    refusal_effect,
 )
 
 SEND_AGAIN, LEAVE_OUT, GIVE_UP = RefusalEffect.SEND_AGAIN, RefusalEffect.LEAVE_OUT, RefusalEffect.GIVE_UP
@@ -35,30 +35,28 @@ SEND_AGAIN, LEAVE_OUT, GIVE_UP = RefusalEffect.SEND_AGAIN, RefusalEffect.LEAVE_O
 def test_most_refusals_mean_the_same_everywhere(
     error: JetstreamError, consequence: RefusalEffect, *, names_last_acked: bool, is_begun: bool
 ) -> None:
-    assert consequence_of(error, names_last_acked=names_last_acked, is_begun=is_begun) is consequence
+    assert refusal_effect(error, names_last_acked=names_last_acked, is_begun=is_begun) is consequence
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_a_gap_ends_a_session_only_where_nothing_on_its_way_can_be_missing(*, is_begun: bool) -> None:
     gap = SequenceGap("gap")
-    assert consequence_of(gap, names_last_acked=False, is_begun=is_begun) is SEND_AGAIN
-    assert consequence_of(gap, names_last_acked=True, is_begun=is_begun) is GIVE_UP
+    assert refusal_effect(gap, names_last_acked=False, is_begun=is_begun) is SEND_AGAIN
+    assert refusal_effect(gap, names_last_acked=True, is_begun=is_begun) is GIVE_UP
 
 
 @pytest.mark.parametrize("names_last_acked", [False, True])
 def test_a_session_that_the_stream_has_known_is_never_begun_anew(*, names_last_acked: bool) -> None:
     expired = SessionExpired("unknown")
-    assert consequence_of(expired, names_last_acked=names_last_acked, is_begun=False) is SEND_AGAIN
-    assert consequence_of(expired, names_last_acked=names_last_acked, is_begun=True) is GIVE_UP
+    assert refusal_effect(expired, names_last_acked=names_last_acked, is_begun=False) is SEND_AGAIN
+    assert refusal_effect(expired, names_last_acked=names_last_acked, is_begun=True) is GIVE_UP
 
 
 # --- derived sessions ----------------------------------------------------------------------------------
 
 
 def derived(error: JetstreamError, *, last_acked: int = 0, names_last_acked: bool = True) -> RefusalEffect:
-    return derived_consequence(
-        error, 10, last_acked, names_last_acked=names_last_acked, is_begun=last_acked > 0
-    )
+    return derived_effect(error, 10, last_acked, names_last_acked=names_last_acked, is_begun=last_acked > 0)
 
 
 def test_what_the_stream_has_passed_was_stored_by_whoever_derived_it() -> None:

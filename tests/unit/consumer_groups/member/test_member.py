@@ -15,7 +15,6 @@ from consumer_groups.coordinator.events import (
 )
 from consumer_groups.cursors import CursorPosition
 from consumer_groups.member.commits import CursorCommit
-from consumer_groups.member.coordinator_requests import ASK_AGAIN_NS_MAX, ASK_AGAIN_NS_MIN
 from consumer_groups.member.events import (
     Closed,
     CoordinatorLost,
@@ -30,6 +29,7 @@ from consumer_groups.member.events import (
     StopReading,
 )
 from consumer_groups.member.member import CLAIMS_NAMED_MAX
+from consumer_groups.member.pending_requests import ASK_AGAIN_NS_MAX, ASK_AGAIN_NS_MIN
 from envelope.errors import InvalidConfig, JetstreamError, NotLeader, UnavailableError
 from envelope.group_errors import IllegalGeneration, InstanceFenced, MemberFenced
 from tests.support.group_membership import Members, Reader, claim, refusal, subscribed

@@ -4,7 +4,7 @@ import pytest
 
 from consumer_groups.assignment.partitions import Claim
 from consumer_groups.cursors import CursorPosition
-from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, consequence_of
+from consumer_groups.member.commits import CommitFailureEffect, CursorCommit, MemberCommits, failure_effect
 from envelope.errors import ConnectionLost, JetstreamError, NotEnoughReplicas, NotLeader
 from envelope.group_errors import CursorBehind, IllegalGeneration, MemberFenced, PartitionNotOwned
 from tests.support.group_membership import claim
@@ -103,7 +103,7 @@ def test_what_does_not_fit_one_request_is_several() -> None:
 def test_what_follows_from_a_failure_is_that(
     error: type[JetstreamError], consequence: CommitFailureEffect
 ) -> None:
-    assert consequence_of(error("because")) is consequence
+    assert failure_effect(error("because")) is consequence
 
 
 def test_claims_of_one_partition_do_not_share_a_cursor() -> None:

@@ -52,7 +52,7 @@ def filled(*values: tuple[bytes, bytes | None]) -> GroupTable:
     for at, (key, value) in enumerate(values):
         record = read_group_record(key, value, Offset(at), NOW)
         assert record is not None
-        table.absorb([record], Offset(at + 1))
+        table.replay([record], Offset(at + 1))
     return table
 
 
@@ -218,8 +218,8 @@ def test_no_record_of_a_shard_is_absorbed_twice() -> None:
     table = GroupTable()
     record = read_group_record(b"group/a/b/0", b'{"v":1,"offset":7,"generation":1}', Offset(4), NOW)
     assert record is not None
-    table.absorb([record], Offset(5))
+    table.replay([record], Offset(5))
     with pytest.raises(AssertionError, match="U1"):
-        table.absorb([record], Offset(6))
+        table.replay([record], Offset(6))
     with pytest.raises(AssertionError, match="U1"):
-        table.absorb([], Offset(4))
+        table.replay([], Offset(4))

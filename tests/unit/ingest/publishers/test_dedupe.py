@@ -12,7 +12,7 @@ from jetstream.ingest.publishers.dedupe import DIGEST_BYTES, GENERATION_NAMES, D
 from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.publishers.sessions import stored_names
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.plain_batch_encoder import arrow_records
 from tests.support.ingest_machine import absorb
 
 

@@ -65,11 +65,11 @@ def test_commits_that_wait_for_their_records_are_bounded_and_the_next_one_makes_
     fates = RecordFates(lambda _: None)
     fates.hold_from(Offset(0))
     for high_watermark in range(1, KIB):
-        fates.hear(Offset(high_watermark), TimestampUs(0))
-    fates.take_heard(Offset(10))
+        fates.observe(Offset(high_watermark), TimestampUs(0))
+    fates.apply_observed(Offset(10))
     assert fates.uncommitted == 10
-    fates.take_heard(Offset(KIB))
+    fates.apply_observed(Offset(KIB))
     assert fates.uncommitted < KIB - 1
-    fates.hear(Offset(KIB), TimestampUs(0))
-    fates.take_heard(Offset(KIB))
+    fates.observe(Offset(KIB), TimestampUs(0))
+    fates.apply_observed(Offset(KIB))
     assert fates.uncommitted == KIB

@@ -16,7 +16,7 @@ from jetstream.ingest.publishers.sessions import (
     stored_names,
 )
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.format.plain_batch import arrow_records
+from jetstream.log.format.plain_batch_encoder import arrow_records
 from tests.support import messages
 from tests.support.ingest_machine import IDS_MAX, IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage

@@ -23,7 +23,7 @@ from jetstream.log.format.batch import (
     with_header,
 )
 from jetstream.log.format.message import find_frame, record_batch_fields
-from jetstream.log.format.plain_batch import PlainRecords, encode_plain
+from jetstream.log.format.plain_batch_encoder import PlainRecords, encode_plain
 from jetstream.log.inspection import inspect_stream
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.rewriting.sealed_rewrite import MERGED_BYTES, rewritten

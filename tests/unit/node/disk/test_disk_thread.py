@@ -7,15 +7,15 @@ import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.fetch.turns import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
+from jetstream.fetch.catch_up_scheduler import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.appends import FollowerAppend, GroupAppend
 from jetstream.node.disk.open_log import open_log
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.node.runtime.reader_turns import CatchUpQueue
 from tests.support.disk_threads import (
     CONFIG,
     OursError,
@@ -166,9 +166,9 @@ def test_readers_take_short_turns_while_something_is_stored() -> None:
         disk, begun_at = MemoryDisk(), asyncio.get_running_loop().time()
         async with running(disk) as thread:
             await thread.call(lambda: None)
-            assert thread.turns._turns.length(begun_at) == TURN_BYTES
+            assert thread.catch_up_queue._scheduler.length(begun_at) == TURN_BYTES
             await appended(thread, FollowerAppend(following(disk), frames(1)[0], NOW))
-            assert thread.turns._turns.length(begun_at) == SHORT_TURN_BYTES
+            assert thread.catch_up_queue._scheduler.length(begun_at) == SHORT_TURN_BYTES
 
     asyncio.run(scenario())
 
@@ -193,7 +193,7 @@ def test_readers_turns_learn_of_each_append_and_behind_its_outcome_that_it_is_do
     async def scenario() -> None:
         disk, told = MemoryDisk(), list[str]()
         turns = CatchUpQueue(ToldTurns(told), SystemClock(), asyncio.get_running_loop())
-        thread = DiskThread(SyncScheduler(disk), Crash(), turns=turns)
+        thread = DiskThread(SyncScheduler(disk), Crash(), catch_up_queue=turns)
         log = begun(disk)
         for fault, error in ((None, type(None)), (Fault(FaultKind.DISK_FULL), DiskFull)):
             if fault is not None:

@@ -11,8 +11,8 @@ from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
-from jetstream.node.replicas.mover import ReplicaController
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.replicas.replica_controller import ReplicaController
 from jetstream.node.runtime.crash import Crash
 from tests.support.clocks import ForwardClock
 from tests.support.lone_streams import LONE_ROW, SOLE, lone_services
@@ -48,7 +48,7 @@ def test_a_log_is_opened_once_there_is_space_and_until_then_the_stream_says_why_
             calls = disk.calls
             disk.faults = {calls + 1: no_space}
             assert not mover.replica.is_open
-            assert "the disk is full" in str(mover.replica.ailment)
+            assert "the disk is full" in str(mover.replica.health_error)
             mover.changed(LONE_ROW)
             await mover.settled()
             assert disk.calls == calls, "it is not time to try again"
@@ -59,7 +59,7 @@ def test_a_log_is_opened_once_there_is_space_and_until_then_the_stream_says_why_
             clock.put_forward(1)
             await until(lambda: mover.replica.is_open)
             await mover.settled()
-            assert mover.replica.ailment is None
+            assert mover.replica.health_error is None
 
     asyncio.run(test())
 
@@ -75,20 +75,20 @@ def test_a_reign_begins_once_there_is_space_and_until_then_the_stream_says_why_i
             mover.changed(replace(LONE_ROW, leader=SOLE, leader_epoch=LeaderEpoch(2)))
             await mover.settled()
             calls = disk.calls
-            assert (replica.leading, type(replica.ailment)) == (None, DiskFull)
+            assert (replica.leading, type(replica.health_error)) == (None, DiskFull)
             mover.changed(replace(LONE_ROW, leader=SOLE, leader_epoch=LeaderEpoch(2)))
             await mover.settled()
             assert disk.calls == calls, "it is not time to try again"
             clock.put_forward(1)
             await until(lambda: disk.calls > calls)
             await mover.settled()
-            assert (replica.leading, type(replica.ailment)) == (None, DiskFull)
+            assert (replica.leading, type(replica.health_error)) == (None, DiskFull)
             disk.capacity_bytes = None
             clock.put_forward(1)
             await until(lambda: replica.leading is not None)
             await mover.settled()
             assert replica.log.reader.last_epoch == 2
-            assert not isinstance(replica.ailment, DiskFull)
+            assert not isinstance(replica.health_error, DiskFull)
 
     asyncio.run(test())
 
@@ -103,7 +103,7 @@ def test_the_id_of_a_message_that_was_refused_at_the_end_of_a_reign_is_not_remem
             mover.changed(row)
             await mover.settled()
             assert mover.replica.leading is not None
-            leading, opened = mover.replica.leading, mover.replica.parts.opened
+            leading, opened = mover.replica.leading, mover.replica.context.opened
             disk.capacity_bytes = 0
             leading.deliver(block_of([message(b"v", Nats_Msg_Id="a")]))
             await until(lambda: opened.history.dedupe.lookup(b"a") == 0)

@@ -66,7 +66,7 @@ def test_what_was_taken_in_is_what_a_start_reads_back(count: int) -> None:
         follow(log, each)
     follow(log, *FRAMES[count // 2 : count])
     taken_in = known(log.history), log.note.latest
-    log.relearn()
+    log.rebuild()
     assert (known(log.history), log.note.latest) == taken_in
     again = opened(disk.power_loss(nothing_survives))
     assert (known(again.history), again.note.latest) == taken_in
@@ -84,8 +84,8 @@ def test_taking_in_reads_nothing_back() -> None:
 def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
     log = opened(MemoryDisk())
     follow(log, FRAMES[0])
-    log.absorb(verified_batches(FRAMES[0]))
-    log.absorb(verified_batches(FRAMES[1]))
+    log.replay_batches(verified_batches(FRAMES[0]))
+    log.replay_batches(verified_batches(FRAMES[1]))
     assert log.history.dedupe.lookup(b"id2") is None
     assert log.note.latest == LastTxid(Offset(2), 5)
     follow(log, FRAMES[1])
@@ -180,7 +180,7 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
     log = opened(MemoryDisk())
     follow(log, *FRAMES)
     log.log.reset_to(Offset(100))
-    log.relearn()
+    log.rebuild()
     assert known(log.history)["ids"] == [None] * 40
     follow(log, frame(100, [record(30)], 3))
     assert log.history.dedupe.lookup(b"id30") == 100
@@ -191,8 +191,8 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
 
 def noted(log: OpenedLog, high_watermark: int) -> bool:
     """Let a note be written if the upkeep of the log finds it due; what is committed was so soon."""
-    log.hear(Offset(high_watermark), TimestampUs(0))
-    log.take_heard()
+    log.observe(Offset(high_watermark), TimestampUs(0))
+    log.apply_observed()
     upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), lambda: log.note)
     if not upkeep.note_due():
         return False
@@ -202,7 +202,7 @@ def noted(log: OpenedLog, high_watermark: int) -> bool:
 
 def note_due(log: OpenedLog) -> None:
     """Let so much pass that a note is due."""
-    log.note.absorbed(log.log.log_end_offset, None, 1 << 30)
+    log.note.replayed(log.log.log_end_offset, None, 1 << 30)
 
 
 def test_nothing_is_noted_of_what_is_not_committed() -> None:
@@ -221,7 +221,7 @@ def test_a_start_knows_what_is_not_committed_however_old_it_is() -> None:
     log = opened(disk)
     old = frame(0, [record(0), record(1)])
     follow(log, old)
-    log.hear(Offset(1), TimestampUs(NOW))
+    log.observe(Offset(1), TimestampUs(NOW))
     take_in(log, FollowerAppend(log, frame(2, [record(99)]), NOW))
     assert b'"held":1' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}"), "before the young one is stored"
     assert log.history.dedupe.lookup(b"id1") == 1, "its fate is unknown"
@@ -252,7 +252,7 @@ def test_a_start_knows_what_is_not_committed_behind_a_cut_of_what_was() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     follow(log, frame(0, [record(0), record(1)]), frame(2, [record(2), record(3)]))
-    log.hear(Offset(3), TimestampUs(NOW))
+    log.observe(Offset(3), TimestampUs(NOW))
     take_in(log, FollowerAppend(log, frame(4, [record(99)]), NOW))
     assert b'"held":3' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     log.log.truncate_to(Offset(2))
@@ -269,7 +269,7 @@ def test_what_a_follower_hears_of_a_late_commit_without_records_is_noted_until_t
     take_in(log, FollowerAppend(log, frame(0, [record(0)]), NOW))
     take_in(log, FollowerAppend(log, frame(1, [record(15)]), NOW))
     heard = log.history.last_timestamp
-    log.hear(Offset(2), heard)
+    log.observe(Offset(2), heard)
     assert not noted(log, 2)
     again = opened(disk.power_loss(nothing_survives))
     again.history.expire(TimestampUs(heard + WINDOW_US - 1))
@@ -352,7 +352,7 @@ def test_what_could_not_be_read_back_is_before_anything_is_stored() -> None:
     follow(log, *FRAMES)
     disk.faults = dict.fromkeys(range(disk.calls, disk.calls + 100), Fault(FaultKind.EXHAUSTED))
     with pytest.raises(OutOfResources):
-        log.relearn()
+        log.rebuild()
     append = FollowerAppend(log, frame(log.log.log_end_offset, [record(60)], 9), NOW)
     assert not append.only_writes()
     with pytest.raises(OutOfResources):
@@ -441,7 +441,7 @@ def test_nothing_is_noted_of_a_log_that_is_closed_another_may_be_in_its_place() 
     with pytest.raises(StreamOffline):
         upkeep.write_note()
     assert not disk.exists(f"{DIRECTORY}/{NOTE_FILE}")
-    again.relearn()
+    again.rebuild()
     assert again.history.last_txid is None
 
 

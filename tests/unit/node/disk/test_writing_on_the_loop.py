@@ -10,13 +10,13 @@ import pytest
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, SyncMode
 from jetstream.log.format.batch import encode
-from jetstream.log.log import Log, LogConfig
-from jetstream.log.short_commits import (
+from jetstream.log.inline_commits import (
     ALONE_BYTES_MAX,
     FOLLOWED_BYTES_MAX,
     SYNC_SECONDS_MAX,
     InlineCommitPolicy,
 )
+from jetstream.log.log import Log, LogConfig
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from jetstream.node.disk.appends import AnyAppend, FollowerAppend, GroupAppend
 from jetstream.node.disk.history_file import NOTHING_NOTED, encode_note
@@ -178,9 +178,9 @@ def test_nothing_is_committed_on_the_loop_while_readers_catch_up() -> None:
         log = begun(disk)
         async with running(disk) as thread:
             await appended(thread, one_of(log))
-            thread.turns.wait(print, goes_on=False)
+            thread.catch_up_queue.wait(print, goes_on=False)
             assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
-            thread.turns.leave(print)
+            thread.catch_up_queue.leave(print)
             assert await noted(disk, thread, one_of(log)) == ["write on loop", "sync on loop"]
 
     asyncio.run(scenario())
@@ -295,7 +295,7 @@ def test_a_disk_that_refuses_the_loop_has_the_thread_write_for_a_while() -> None
     async def scenario() -> None:
         disk = NotedDisk()
         log, short = begun(disk, OS), ToldCommits()
-        thread = DiskThread(SyncScheduler(disk), Crash(), short_commits=short)
+        thread = DiskThread(SyncScheduler(disk), Crash(), inline_commits=short)
         await appended(thread, one_of(log))
         assert await noted(disk, thread, one_of(log)) == ["write on loop"]
         disk.faults[disk.calls + 1] = Fault(FaultKind.DISK_FULL)
@@ -320,7 +320,7 @@ def test_what_comes_behind_something_unlearnt_is_the_threads(monkeypatch: pytest
             await appended(thread, one_of(log), FollowerAppend(opened, with_id(0), NOW))
             copy = FollowerAppend(opened, with_id(1), NOW)
             await ended(thread, copy, one_of(log, bytes(FOLLOWED_BYTES_MAX)))
-            assert thread._commit.unlearnt == [copy]
+            assert thread._commit.unreplayed == [copy]
             disk.noted.clear()
             await ended(thread, one_of(log))
             assert disk.noted == ["write on thread"]

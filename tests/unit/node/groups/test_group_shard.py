@@ -27,8 +27,8 @@ from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.groups.shard import GroupShard, ShardServices
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from metadata.stream_config import StreamConfig

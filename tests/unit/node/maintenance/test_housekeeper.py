@@ -15,8 +15,8 @@ from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.disk.unsynced_marker import WITNESS_FILE, BootMarker
 from jetstream.node.maintenance.housekeeper import Housekeeper
-from jetstream.node.replicas.mover import ReplicaController
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.replicas.replica_controller import ReplicaController
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from tests.support.lone_streams import LONE_ROW, lone_services

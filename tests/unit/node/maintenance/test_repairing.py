@@ -62,8 +62,8 @@ def test_what_can_be_repaired_does_not_wait_behind_what_cannot() -> None:
             overwrite(disk, path, flipped(file_content(disk, path), index[row].position + 300, 1))
             log.reader.corrupt_ranges = (*log.reader.corrupt_ranges, (index[row].base, index[row].next))
         peer, counts = Peer(content), {REPAIRED: 0}
-        parts = SimpleNamespace(incarnation=Incarnation("life"), counts=counts)
-        stream = cast("StreamReplica", SimpleNamespace(name=StreamName("orders"), log=log, parts=parts))
+        context = SimpleNamespace(incarnation=Incarnation("life"), counts=counts)
+        stream = cast("StreamReplica", SimpleNamespace(name=StreamName("orders"), log=log, context=context))
         repairing = Repairing(cast("RepairExchange", peer), thread, clock, [stream])
         try:
             async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:

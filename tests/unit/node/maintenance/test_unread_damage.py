@@ -18,8 +18,8 @@ from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import open_log
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.follower_responses import FollowerResponses
-from jetstream.node.replicas.parts import NodeServices, ReplicaContext
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash

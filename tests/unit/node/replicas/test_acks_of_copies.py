@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
-from jetstream.ingest.own_writes import InternalWriteCommitted, Outcome
+from jetstream.ingest.internal_writes import InternalWriteCommitted, Outcome
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, read_note
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
@@ -38,9 +38,9 @@ def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpo
 
 def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> None:
     """Let a follower have all there is, which is nothing, and ask for the next."""
-    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    leading.driver.handle(fetch(follower, 0, 0, LeaderEpoch(0)))
     own.said.answers.clear()  # where the log begins
-    leading.reign.tell(fetch(follower, 0, 0, LeaderEpoch(0)))
+    leading.driver.handle(fetch(follower, 0, 0, LeaderEpoch(0)))
     assert own.said.answers == []
 
 
@@ -63,7 +63,7 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             assert own.parts.log.log_end_offset == 2
             assert told == []
             for follower in (B, C):
-                leading.reign.tell(fetch(follower, 2, 2))
+                leading.driver.handle(fetch(follower, 2, 2))
             assert [(type(outcome), outcome.number) for outcome in told] == [
                 (InternalWriteCommitted, 1),
                 (InternalWriteCommitted, 2),
@@ -82,7 +82,7 @@ def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
             leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: len(own.said.answers) == 2)  # on their way while the leader syncs
             for follower in (B, C):
-                leading.reign.tell(fetch(follower, 1, 1))
+                leading.driver.handle(fetch(follower, 1, 1))
             await until(lambda: own.disk.is_held)
             assert (own.heard, leading.high_watermark) == ({}, 0), "only two of three have it on disk"
             own.disk.let_go.set()
@@ -103,9 +103,9 @@ def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeI
             await until(lambda: len(own.said.answers) == 2)
             await leading.drained()
             for follower in (B, C):
-                leading.reign.tell(fetch(follower, 1, 0 if follower == late else 1))
+                leading.driver.handle(fetch(follower, 1, 0 if follower == late else 1))
             assert (own.heard, leading.high_watermark) == ({}, 0), "one of three has it in memory only"
-            leading.reign.tell(fetch(late, 1, 1))
+            leading.driver.handle(fetch(late, 1, 1))
             assert own.heard == {"reply": 0}
 
     asyncio.run(test())
@@ -174,7 +174,7 @@ def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
             leading.deliver(block_of([refused, message(b"value", "acked")]))
             await leading.drained()
             for follower in (B, C):
-                leading.reign.tell(fetch(follower, 1, 1))
+                leading.driver.handle(fetch(follower, 1, 1))
             assert own.heard == {}
             assert own.parts.counts["acks_dropped"] == 1
 

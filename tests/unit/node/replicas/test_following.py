@@ -29,7 +29,7 @@ def lead_alone(own: Replica, session: bytes) -> None:
     batch = encode(records_batch([record]), Offset(0), LeaderEpoch(1))
     opened.log.writer.append_group((batch,), now)
     opened.log.writer.sync()
-    opened.absorb(verified_batches(bytes(batch.frame)))
+    opened.replay_batches(verified_batches(bytes(batch.frame)))
     opened.note.write_before_removal(opened.log)
 
 
@@ -120,7 +120,7 @@ def test_the_id_of_a_record_that_was_cut_is_not_remembered() -> None:
                 batch = encode(records_batch([Record(headers=headers, timestamp=now)], base), base, epoch)
                 opened.log.writer.append_group((batch,), now)
                 opened.log.writer.sync()
-                opened.absorb(verified_batches(bytes(batch.frame)))
+                opened.replay_batches(verified_batches(bytes(batch.frame)))
             assert opened.history.dedupe.lookup(b"a") == 1
             following = own.follow()
             following.answered(DivergingMessage(EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1)))

@@ -10,8 +10,8 @@ from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import StreamFiles
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.replicas.context import NodeServices
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.node.replicas.parts import NodeServices
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
@@ -91,7 +91,7 @@ def test_it_stays_so_while_an_older_change_is_put_in_force() -> None:
             leading = lead(opened, CONFIG, EPOCH, services)
             older = CONFIG.model_copy(update={"segment_bytes": 1 << 20})
             leading.row_changed(row_of(older))
-            leading.parts.config = older  # and the disk is busy with it
+            leading.context.config = older  # and the disk is busy with it
             leading.row_changed(row_of(older.model_copy(update={"read_only": True})))
             leading.reconfigure()
             assert await told(leading, heard) == REFUSED

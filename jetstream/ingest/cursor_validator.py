@@ -1,0 +1,75 @@
+"""The validator of the stream of cursors: plain cursors, published by consumers themselves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from consumer_groups.cursors import encode_place, plain_key, read_place
+from envelope.envelopes import Kind
+from envelope.errors import InvalidCursor, JetstreamError
+from envelope.headers import KEY
+from envelope.internal_streams import CURSORS
+from envelope.types import StreamName
+from jetstream.ingest.message_validator import Binds, InspectedMessage, MessageValidator
+from jetstream.ingest.messages import MessageBlock
+from metadata.stream_config import StreamConfig
+
+_GROUP_KEYS: Final = b"group/"
+
+
+class CursorValidator(MessageValidator):
+    """Reads messages on ``….cursors.plain.<consumer>.<stream>``; all of them are looked at one by one.
+
+    The key comes from the subject, and so from what NATS lets the publisher use. The stored cursor is in
+    one form, however it was written.
+    """
+
+    def places_to_inspect(self, messages: MessageBlock) -> list[int]:
+        """See `MessageValidator.places_to_inspect`: every place."""
+        return list(range(len(messages)))
+
+    def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
+        """See `MessageValidator.only_identified`: there is always something else."""
+        del messages
+        return None
+
+    def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
+        """See `MessageValidator.inspect`; what is no cursor is refused."""
+        message = super().inspect(messages, place)
+        if message.refusal is not None:
+            return message
+        try:
+            key = _key_of(messages.subjects[place], message)
+            value = None if message.asked.tombstone else self._value(messages.payloads[place], message)
+        except JetstreamError as error:
+            return replace(message, refusal=error)
+        return replace(message, asked=message.asked._replace(key=key), content=value)
+
+    def _value(self, payload: bytes, message: InspectedMessage) -> bytes:
+        envelope = message.envelope
+        published = payload if envelope is None else bytes(envelope.content(self.record_bytes_max))
+        return encode_place(read_place(published))
+
+
+def _key_of(subject: bytes, message: InspectedMessage) -> bytes:
+    """Return the key of the cursor that is published on ``subject``.
+
+    Raises:
+        InvalidCursor: there is none, or the publisher means another one.
+    """
+    if message.envelope is not None and message.envelope.kind is Kind.BATCH:
+        raise InvalidCursor("a cursor is one message, no batch")
+    _, *names = subject.decode().rsplit(".", 2)
+    if len(names) != 2:
+        raise InvalidCursor("the subject of a cursor ends with the names of a consumer and a stream")
+    key, said = plain_key(*names), message.asked.key
+    if said is not None and said.startswith(_GROUP_KEYS):
+        raise InvalidCursor(f"{KEY}: only its coordinator writes the cursors of a group")
+    if said not in (None, key):
+        raise InvalidCursor(f"{KEY}: the key of this cursor is {key.decode()!r}; leave it out")
+    return key
+
+
+def validator_of(stream: StreamName, config: StreamConfig, binds: Binds) -> MessageValidator:
+    """Return how ``stream`` reads its messages."""
+    return (CursorValidator if stream == CURSORS else MessageValidator)(stream, config, binds)

@@ -1,0 +1,256 @@
+"""The quick way to encode records that carry nothing but subject and value, byte for byte as pyarrow does it.
+
+Most messages have no key, headers or transaction id. Their batch differs from any other such batch only in a
+few numbers of the metadata, at fixed places, and in a body whose layout follows from the row count. So the
+metadata is a template made by pyarrow at import, and the body is joined from its buffers: a third of the
+cost of building arrays and serialising them, most of which does not depend on the number of rows.
+
+`encode_plain` must equal ``encode(plain.to_records(), ...)`` to the last byte: held by a property test, so
+that pyarrow stays the one authority on the format.
+
+Body of n rows; every buffer begins at a multiple of 8, the rest of it is zeros:
+
+    buffer                      bytes
+    offset, timestamp           8n each
+    subject                     4(n+1) offsets, then the text
+    key, headers, txid          validity, offsets and values of nulls: zeros throughout
+    value                       4(n+1) offsets, then the payloads
+
+Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch message".
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from envelope.limits import BATCH_BYTES_MAX
+from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
+from jetstream.log.format.batch import (
+    BatchFlags,
+    UnsealedBatch,
+    digits_of,
+    encode,
+    encode_group,
+    unsealed_header,
+)
+from jetstream.log.format.message import ENTRY_DIGITS, RecordBatchFields, find_frame, record_batch_fields
+from jetstream.log.format.schema import SCHEMA
+
+_EMPTY_HEADERS: Final = pa.StructArray.from_arrays(
+    [pa.array([], pa.utf8()), pa.array([], pa.binary())],
+    fields=list(SCHEMA.field("headers").type.value_type),
+)
+_HEADERS: Final = SCHEMA.field("headers").type
+_TIMESTAMP: Final = SCHEMA.field("timestamp").type
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRecords:
+    """Records without key, headers, transaction id or tombstone, as columns; offsets dense from ``base``.
+
+    Attributes:
+        base: offset of the first.
+        timestamp: of all of them.
+        subjects: known to be UTF-8; not empty.
+        payloads: as many.
+    """
+
+    base: Offset
+    timestamp: TimestampUs
+    subjects: Sequence[bytes]
+    payloads: Sequence[bytes]
+
+    def to_records(self) -> pa.RecordBatch:
+        """Return the same records as Arrow arrays."""
+        count = len(self.subjects)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(np.arange(self.base, self.base + count, dtype=np.int64)),
+                pa.repeat(pa.scalar(self.timestamp, _TIMESTAMP), count),
+                # Same layout and validated before: a view is free, a conversion reads every subject.
+                pa.array(self.subjects, pa.binary()).view(pa.utf8()),
+                pa.nulls(count, pa.binary()),
+                no_headers(count),
+                pa.nulls(count, pa.int64()),
+                pa.array(self.payloads, pa.binary()),
+            ],
+            schema=SCHEMA,
+        )
+
+
+def no_headers(count: int) -> "pa.Array[Any]":
+    """Return ``count`` null lists of headers, without offsets of headers."""
+    are_null, starts = bytes((count + 7) // 8), bytes(4 * (count + 1))
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(are_null), pa.py_buffer(starts)]
+    return pa.Array.from_buffers(_HEADERS, count, buffers, children=[_EMPTY_HEADERS])
+
+
+Run = pa.RecordBatch | PlainRecords
+"""Records that share their batches with no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs that are appended together, one behind the other."""
+
+    runs: tuple[Run, ...]
+
+
+Records = Run | Runs
+"""Content of batches."""
+
+
+def arrow_records(records: Records) -> pa.RecordBatch:
+    """Return ``records`` as Arrow arrays."""
+    if isinstance(records, Runs):
+        runs = pa.Table.from_batches([arrow_records(run) for run in records.runs], SCHEMA)
+        return runs.combine_chunks().to_batches()[0]
+    return records.to_records() if isinstance(records, PlainRecords) else records
+
+
+def encode_records(
+    records: Records, base: Offset, leader_epoch: LeaderEpoch, compression: Compression = Compression.NONE
+) -> tuple[UnsealedBatch, ...]:
+    """Encode as `encode_group`, plain records the quick way, and each run by itself."""
+    if isinstance(records, Runs):
+        batches: list[UnsealedBatch] = []
+        for run in records.runs:
+            batches += encode_records(run, base, leader_epoch, compression)
+            base = batches[-1].next
+        return tuple(batches)
+    if isinstance(records, PlainRecords) and compression is Compression.NONE:
+        batch = encode_plain(records, leader_epoch)
+        if batch.size <= BATCH_BYTES_MAX or batch.next - batch.base == 1:
+            return (batch,)
+    return encode_group(arrow_records(records), base, leader_epoch, compression)
+
+
+def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBatch:
+    """Encode ``records``, at least one row, uncompressed, as `encode` would."""
+    count = len(records.subjects)
+    assert count == len(records.payloads) > 0, "a batch has records, with as many values as subjects"
+    subject_bytes, subject_ends = _ends(records.subjects)
+    value_bytes, value_ends = _ends(records.payloads)
+    layout = _lay_out(count, subject_bytes, value_bytes)
+    header = unsealed_header(records.base, Offset(records.base + count), leader_epoch, records.timestamp)
+    frame = bytearray().join(
+        (
+            TEMPLATE.metadata,
+            np.arange(records.base, records.base + count, dtype=np.int64).data,
+            _I64.pack(records.timestamp) * count,
+            subject_ends,
+            bytes(-4 * (count + 1) % 8),
+            *records.subjects,
+            bytes(-subject_bytes % 8 + layout.null_bytes),
+            value_ends,
+            bytes(-4 * (count + 1) % 8),
+            *records.payloads,
+            bytes(-value_bytes % 8),
+        )
+    )
+    fields = TEMPLATE.fields
+    _I64.pack_into(frame, fields.body_length, layout.body_length)
+    _I64.pack_into(frame, fields.row_count, count)
+    _NODES.pack_into(frame, fields.nodes, *layout.nodes)
+    _BUFFERS.pack_into(frame, fields.buffers, *layout.buffers)
+    frame[TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
+    assert len(frame) == len(TEMPLATE.metadata) + layout.body_length, "what was joined is what was laid out"
+    return UnsealedBatch(memoryview(frame), TEMPLATE.digits, header)
+
+
+def is_plain(frame: Buffer) -> bool:
+    """Return, from its metadata alone, whether `encode_plain` could have made a batch.
+
+    The records of such a batch have no key, headers or transaction id, and need not be decoded for that.
+    """
+    metadata = bytearray(memoryview(frame)[: len(TEMPLATE.metadata)])
+    if len(metadata) < len(TEMPLATE.metadata):
+        return False
+    nodes = _NODES.unpack_from(metadata, TEMPLATE.fields.nodes)
+    blank(metadata)
+    return metadata == _BLANK_METADATA and nodes == _nodes(nodes[0])
+
+
+def blank(metadata: bytearray) -> None:
+    """Zero the numbers in a plain batch's metadata by which plain batches differ."""
+    fields = TEMPLATE.fields
+    for place, length in (
+        (fields.body_length, _I64.size),
+        (fields.row_count, _I64.size),
+        (fields.nodes, _NODES.size),
+        (fields.buffers, _BUFFERS.size),
+        (TEMPLATE.digits, ENTRY_DIGITS),
+    ):
+        metadata[place : place + length] = bytes(length)
+
+
+def _ends(parts: Sequence[bytes]) -> tuple[int, memoryview]:
+    """Return the bytes of all parts, and 0 and where each part ends when joined, as int32."""
+    lengths = list(map(len, parts))
+    if lengths.count(lengths[0]) == len(lengths):
+        return lengths[0] * len(lengths), (np.arange(len(lengths) + 1, dtype=np.int32) * lengths[0]).data
+    ends = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    return int(ends[-1]), ends.data
+
+
+class _Layout(NamedTuple):
+    """The numbers of one body."""
+
+    nodes: tuple[int, ...]
+    buffers: list[int]
+    null_bytes: int
+    """Bytes of the key, headers and txid columns, all zero."""
+    body_length: int
+
+
+def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> _Layout:
+    validity, ends, wide = (count + 7) // 8, 4 * (count + 1), 8 * count
+    null_lengths = (validity, ends, 0, validity, ends, 0, 0, _NO_ENDS, 0, 0, _NO_ENDS, 0, validity, wide)
+    lengths = (0, wide, 0, wide, 0, ends, subject_bytes, *null_lengths, 0, ends, value_bytes)
+    buffers: list[int] = []
+    position = 0
+    for length in lengths:
+        buffers += (position, length)
+        position += length + -length % 8
+    return _Layout(_nodes(count), buffers, sum(length + -length % 8 for length in null_lengths), position)
+
+
+def _nodes(count: int) -> tuple[int, ...]:
+    present, nulls = (count, 0), (count, count)
+    return (*present, *present, *present, *nulls, *nulls, *_NO_ENTRIES, *nulls, *present)
+
+
+_I64: Final = struct.Struct("<q")
+_NODES: Final = struct.Struct("<20q")
+_BUFFERS: Final = struct.Struct("<48q")
+_NO_ENDS: Final = 4
+"""Bytes of the offsets of an array without entries: the one at its start."""
+_NO_ENTRIES: Final = (0, 0) * 3
+"""Nodes of the headers' struct and its two fields."""
+
+
+class Template(NamedTuple):
+    """The metadata of a plain batch as pyarrow writes it, with the numbers of a batch of one record."""
+
+    metadata: bytes
+    fields: RecordBatchFields
+    digits: int
+
+
+def _template() -> Template:
+    plain = PlainRecords(Offset(0), TimestampUs(0), (b"",), (b"",))
+    message = bytes(encode(plain.to_records(), Offset(0), LeaderEpoch(0)).seal(BatchFlags(0)))
+    frame = find_frame(message)
+    assert frame is not None, "a whole message"
+    body_length = _lay_out(1, 0, 0).body_length
+    return Template(message[: len(message) - body_length], record_batch_fields(message), frame.digits)
+
+
+TEMPLATE: Final = _template()
+_BLANK_METADATA: Final = bytearray(TEMPLATE.metadata)
+blank(_BLANK_METADATA)

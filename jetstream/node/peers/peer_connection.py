@@ -1,0 +1,155 @@
+"""A connection of a replication session: messages in, bytes out."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from envelope.errors import RemoteProtocolError
+from envelope.limits import KIB, MIB
+from jetstream.replica.wire import WireMessage, WireReader
+
+_log = logging.getLogger(__name__)
+
+_FULL_BYTES: Final = 8 * MIB
+"""Unsent, above which a line takes nothing large: with one body of `BATCH_BYTES_MAX` more, 16 MiB."""
+_ROOM_BYTES: Final = 2 * MIB
+"""Unsent, below which it takes more again: enough to keep the wire busy until more is read."""
+_JOINED_BYTES_MAX: Final = 64 * KIB
+"""Up to it a copy into one piece is cheaper than a list of pieces for the kernel."""
+
+Piece = bytes | bytearray | memoryview
+
+
+class ConnectionListener(Protocol):
+    """The owner of a connection; called on the loop's thread."""
+
+    def heard(self) -> None:
+        """Note that bytes have arrived, if only a part of a message."""
+
+    def received(self, handle: int, message: WireMessage) -> None:
+        """Handle a message that came under ``handle``.
+
+        Raises:
+            RemoteProtocolError: it may not come from there; the connection is closed.
+        """
+
+    def has_room(self) -> None:
+        """Send more: the line is no longer full."""
+
+
+class PeerConnection(asyncio.Protocol):
+    """Made for a connection that has greeted; over once `carry` has returned.
+
+    Messages sent in one turn of the loop go out together at its end.
+
+    Attributes:
+        has_sent: whether anything was sent since the owner last set it to false.
+    """
+
+    def __init__(self, end: ConnectionListener, crashed: Callable[[BaseException], None]) -> None:
+        """``crashed`` is told an error of ours in what ``end`` does with what arrives."""
+        loop = asyncio.get_running_loop()
+        self.has_sent = False
+        self._end = end
+        self._crashed = crashed
+        self._loop = loop
+        self._messages = WireReader()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._transport: asyncio.WriteTransport | None = None
+        self._pieces: list[Piece] = []
+        self._piece_bytes = 0
+        self._is_paused = False
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection over from its streams; return when it has ended.
+
+        Raises:
+            RemoteProtocolError: what arrives makes no sense.
+        """
+        self._transport = writer.transport
+        self._transport.set_write_buffer_limits(high=_FULL_BYTES, low=_ROOM_BYTES)
+        self._transport.set_protocol(self)
+        reader.feed_eof()
+        early = await reader.read()  # does not wait: what came with the greeting is all there
+        try:
+            if early:
+                self.data_received(early)
+            if self._pieces:
+                self._flush()
+            await self._over
+        finally:
+            self.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something large had better wait for `ConnectionListener.has_room`."""
+        return self._is_paused or self._unsent_bytes > _FULL_BYTES
+
+    @property
+    def _unsent_bytes(self) -> int:
+        transport = self._transport
+        return self._piece_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    def send(self, *pieces: Piece) -> None:
+        """Send in order, or drop it if the line is over; the pieces are not to be changed any more."""
+        if self._over.done():
+            return
+        if not self._pieces and self._transport is not None:
+            self._loop.call_soon(self._flush)
+        self._pieces += pieces
+        self._piece_bytes += sum(map(len, pieces))
+        self.has_sent = True
+
+    def close(self) -> None:
+        """Cut the connection; nothing is received any more."""
+        if not self._over.done():
+            self._over.set_result(None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        pieces, length = self._pieces, self._piece_bytes
+        self._pieces, self._piece_bytes = [], 0
+        if self._over.done() or self._transport is None or self._transport.is_closing():
+            return
+        if length <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+        if not self.is_full:
+            self._end.has_room()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what is complete now."""
+        if self._over.done():
+            return
+        try:
+            self._end.heard()
+            for handle, message in self._messages.feed(data):
+                self._end.received(handle, message)
+                if self._over.done():
+                    return
+        except RemoteProtocolError as error:
+            self._over.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - ends the sessions, see `ReplicaSessions.run`
+            self._crashed(error)
+            self.close()
+
+    def pause_writing(self) -> None:
+        """Note that much is unsent."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """Note that little is unsent, and notify the owner."""
+        self._is_paused = False
+        self._end.has_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End `carry`: the connection is gone."""
+        if exc is not None:
+            _log.debug("a session broke error=%r", exc)
+        if not self._over.done():
+            self._over.set_result(None)
