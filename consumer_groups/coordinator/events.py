@@ -107,8 +107,8 @@ class NewCursor(NamedTuple):
 class StoreCursors:
     """A member wants to store these cursors, all or none.
 
-    It numbers its commits; repeating one, it sends the same number. What stands under the
-    numbers is not the coordinator's business, but for the partitions.
+    Its number is that of the member's commit; a repeat of the commit has the same one. The coordinator checks
+    the partitions and nothing else of the cursors.
     """
 
     connection: ConnectionId

@@ -92,7 +92,15 @@ def test_a_bare_store_answers_what_all_its_files_have(
     directory = tmp_path / "store"
     directory.mkdir()
     copies = ("follower b", "follower c")
-    bare = BareStore("bare store", address_of(nats_server), nats_server.pid, directory, sync, copies, program)
+    bare = BareStore(
+        name="bare store",
+        address=address_of(nats_server),
+        nats_server=nats_server.pid,
+        directory=directory,
+        sync=sync,
+        copies=copies,
+        program=program,
+    )
 
     with bare.streams(1):
         result = run(bare.address, load)

@@ -42,7 +42,15 @@ def test_a_run_that_read_less_or_something_else_does_not(
 
 def test_a_row_has_the_medians_and_all_problems() -> None:
     runs = [
-        ReadRun(rate, (READING,), {"node": cost}, 0.5, 0.1, 1.0, problem)
+        ReadRun(
+            rate=rate,
+            readings=(READING,),
+            cpu_ns={"node": cost},
+            reader_cpu_cores=0.5,
+            other_cpu_cores=0.1,
+            cached_share=1.0,
+            problem=problem,
+        )
         for rate, cost, problem in ((1024.0, 30.0, None), (4096.0, 10.0, "why"), (2048.0, 20.0, None))
     ]
 

@@ -34,7 +34,9 @@ def measurement(
         fdatasync=NOTHING,
     )
     cost = {"node": ProcessCost(cpu_seconds=0.00001, written_bytes=0, resident_bytes=0)}
-    return Measurement("ours", "128 B", result, cost, 0.0, holdings)
+    return Measurement(
+        system="ours", point="128 B", result=result, costs=cost, other_cpu_cores=0.0, holdings=holdings
+    )
 
 
 @pytest.mark.parametrize(

@@ -169,17 +169,22 @@ class ChaosRun:
             chance = random.Random(f"administrator {seed}")
             moved = [(name, 2 if name == "pairs" else 3) for name in (*_PHYSICAL, SHARD)]
             administrator = Administrator(
-                recorder, client, publishers[-1], list(cluster.nodes), moved, chance
+                recorder=recorder,
+                client=client,
+                publisher=publishers[-1],
+                nodes=list(cluster.nodes),
+                moved=moved,
+                chance=chance,
             )
             workforce = Workforce(cluster, recorder, client)
             nemesis = Nemesis(
-                cluster,
-                recorder,
-                client,
-                MemberFaults(workforce),
-                [*_PHYSICAL, SHARD],
-                random.Random(f"nemesis {seed}"),
-                over,
+                cluster=cluster,
+                recorder=recorder,
+                client=client,
+                members=MemberFaults(workforce),
+                streams=[*_PHYSICAL, SHARD],
+                chance=random.Random(f"nemesis {seed}"),
+                over=over,
             )
             async with asyncio.TaskGroup() as tasks:
                 stack.push_async_callback(workforce.close)
@@ -307,12 +312,12 @@ def _verdict(recorder: Recorder, problems: list[str], faults: dict[str, int]) ->
     silence_s = max((after - before for before, after in itertools.pairwise(acked_at)), default=0.0)
     wanted = {kind.__name__ for kind in (Sent, Acked, Unknown)} | {"records read"}
     return Verdict(
-        problems,
-        {name: count for name, count in sorted(counts.items()) if name in wanted},
-        faults,
-        silence_s,
-        dict(refusals),
-        _told_by_members(recorder),
+        problems=problems,
+        counts={name: count for name, count in sorted(counts.items()) if name in wanted},
+        faults=faults,
+        silence_s=silence_s,
+        refusals=dict(refusals),
+        group=_told_by_members(recorder),
     )
 
 

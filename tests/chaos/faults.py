@@ -63,12 +63,12 @@ def drawn(chance: random.Random, kinds: Sequence[str], seconds_max: float) -> Ro
     return Round(
         tuple(
             Fault(
-                kind,
-                chance.choice(_ROLES),
-                chance.choice(_SHAPES),
-                chance.random(),
-                chance.choice((1, 10, 50, 200)),
-                chance.uniform(0.1, seconds_max),
+                kind=kind,
+                role=chance.choice(_ROLES),
+                shape=chance.choice(_SHAPES),
+                number=chance.random(),
+                after_acks=chance.choice((1, 10, 50, 200)),
+                seconds=chance.uniform(0.1, seconds_max),
             )
             for kind in chance.choices(kinds, weights, k=count)
         ),

@@ -148,7 +148,14 @@ class GroupScene:
         """A member that is to be started; it subscribes to all streams; see `Task`."""
         ports = {node: self.cluster[node].socket_port for node in self.cluster.nodes}
         ways = {port: self.network.port(name, node) for node, port in ports.items()}
-        task = Task(name, self.group, list(self.published), ways, self.recorder.begun, session_ms)
+        task = Task(
+            name=name,
+            group=self.group,
+            streams=list(self.published),
+            ways=ways,
+            begun=self.recorder.begun,
+            session_ms=session_ms,
+        )
         task = replace(task, again=again, gated=gated, is_library=is_library)
         self.members[name] = MemberProcess(task, self.directory, self.recorder, self.tasks)
         return self.members[name]
@@ -261,7 +268,15 @@ async def group_scene(
         )
         await cluster.until_ready(js.nats)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        scene = GroupScene(group, stage, js, network, recorder, directory, tasks)
+        scene = GroupScene(
+            group=group,
+            stage=stage,
+            js=js,
+            network=network,
+            recorder=recorder,
+            directory=directory,
+            tasks=tasks,
+        )
         try:
             yield scene
         finally:

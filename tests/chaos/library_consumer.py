@@ -52,16 +52,45 @@ class LibraryConsumer:
     async def _deal_with(self, stream: str, first: int, values: tuple[str, ...]) -> None:
         journal, group = self._journal, self._task.group
         since = self._since(stream, is_in_hand=True)
-        journal.say(Delivered(journal.now(), group, stream, self._label, since, first, values))
+        journal.say(
+            Delivered(
+                at=journal.now(),
+                group=group,
+                stream=stream,
+                member=self._label,
+                since=since,
+                first=first,
+                values=values,
+            )
+        )
         if self._task.gated:
             await self.gate.get()
         name, end = journal.attempt(), first + len(values)
-        journal.say(Committing(journal.now(), group, stream, self._label, since, name, end))
+        journal.say(
+            Committing(
+                at=journal.now(),
+                group=group,
+                stream=stream,
+                member=self._label,
+                since=since,
+                commit=name,
+                offset=end,
+            )
+        )
         try:
             await self._consumer.commit()
         except Fenced as error:
             # It may have been sent more than once: an earlier attempt may be stored.
-            journal.say(Committed(journal.now(), group, stream, name, "unknown", error.err_code))
+            journal.say(
+                Committed(
+                    at=journal.now(),
+                    group=group,
+                    stream=stream,
+                    commit=name,
+                    outcome="unknown",
+                    code=error.err_code,
+                )
+            )
         else:
             journal.say(Committed(journal.now(), group, stream, name, "accepted"))
 

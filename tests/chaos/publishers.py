@@ -83,7 +83,14 @@ class Publisher:
         self._waiting[number] = (stream, value, outcome)
         for attempt in range(1, _ATTEMPTS_MAX + 1 if has_id else 2):
             message_id = value if has_id else None
-            sent = Sent(self._recorder.now(), stream, value, attempt, self.name, message_id)
+            sent = Sent(
+                at=self._recorder.now(),
+                stream=stream,
+                value=value,
+                attempt=attempt,
+                connection=self.name,
+                message_id=message_id,
+            )
             self._recorder.record(sent)
             with contextlib.suppress(nats.errors.Error):  # it may have left: nothing is known
                 await self._client.publish(
@@ -117,13 +124,13 @@ class Publisher:
             return
         self._recorder.record(
             Acked(
-                at,
-                stream,
-                value,
-                int(attempt),
-                answer["offset"],
-                answer["epoch"],
-                answer.get("duplicate", False),
+                at=at,
+                stream=stream,
+                value=value,
+                attempt=int(attempt),
+                offset=answer["offset"],
+                epoch=answer["epoch"],
+                duplicate=answer.get("duplicate", False),
             )
         )
         if not outcome.done():

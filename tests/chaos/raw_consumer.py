@@ -123,13 +123,13 @@ class ChattyMember(RawMember):
         """Commit, and say how that ended; raises what it ended with."""
         journal = self.journal
         self._asked = Committing(
-            journal.now(),
-            self.group,
-            self.stream_of(claim),
-            self.label,
-            claim.since,
-            journal.attempt(),
-            offset,
+            at=journal.now(),
+            group=self.group,
+            stream=self.stream_of(claim),
+            member=self.label,
+            since=claim.since,
+            commit=journal.attempt(),
+            offset=offset,
         )
         await self._said(self._asked, self.commit(offset, claim.stream, claim.number, number=number))
 
@@ -162,7 +162,14 @@ class ChattyMember(RawMember):
             outcome, code = _outcome(error), error.err_code
             raise
         finally:
-            told = Committed(self.journal.now(), self.group, asked.stream, asked.commit, outcome, code)
+            told = Committed(
+                at=self.journal.now(),
+                group=self.group,
+                stream=asked.stream,
+                commit=asked.commit,
+                outcome=outcome,
+                code=code,
+            )
             self.journal.say(told)
 
 
@@ -374,7 +381,16 @@ class RawConsumer:
         found = await member.cursors(claim.stream, claim.number + 1)
         offset = found.get(claim.number)
         at, stream = self.journal.now(), member.stream_of(claim)
-        self.journal.say(CursorTold(asked_at, at, self.task.group, stream, member.label, offset))
+        self.journal.say(
+            CursorTold(
+                asked_at=asked_at,
+                at=at,
+                group=self.task.group,
+                stream=stream,
+                member=member.label,
+                offset=offset,
+            )
+        )
         return offset or 0
 
     # --- the application --------------------------------------------------------------------------
@@ -401,7 +417,13 @@ class RawConsumer:
         stream, since = member.stream_of(batch.claim), batch.claim.since
         self.journal.say(
             Delivered(
-                self.journal.now(), self.task.group, stream, member.label, since, batch.first, batch.values
+                at=self.journal.now(),
+                group=self.task.group,
+                stream=stream,
+                member=member.label,
+                since=since,
+                first=batch.first,
+                values=batch.values,
             )
         )
         if self.task.gated:

@@ -77,7 +77,14 @@ def kill_and_restart(directory: Path, kills: int, seed: int) -> None:
         js.streams.create("numbers", "numbers.*", partitions=2, partition_by="subject")
         js.streams.create("copies", "copies")
         js.publish_all((f"numbers.{number % 7}", b"%d %s" % (number, REST)) for number in range(records))
-        copying = Copying(endpoints["nats"], "numbers", "copies", "copies", str(directory), BATCH_RECORDS)
+        copying = Copying(
+            servers=endpoints["nats"],
+            source="numbers",
+            copy="copies",
+            subject="copies",
+            directory=str(directory),
+            batch_records=BATCH_RECORDS,
+        )
         progress = Progress(copying, js)
         within = 0
         for number in range(kills):
@@ -134,7 +141,15 @@ def test_two_drivers_on_one_checkpoint_lose_and_repeat_nothing(tmp_path: Path) -
         js.streams.create("copies", "copies")
         js.publish_all((f"numbers.{number % 7}", b"%d %s" % (number, REST)) for number in range(records))
         servers, directory = endpoints["nats"], str(tmp_path)
-        copying = Copying(servers, "numbers", "copies", "copies", directory, BATCH_RECORDS, archives=False)
+        copying = Copying(
+            servers=servers,
+            source="numbers",
+            copy="copies",
+            subject="copies",
+            directory=directory,
+            batch_records=BATCH_RECORDS,
+            archives=False,
+        )
         progress = Progress(copying, js)
         with DriverProcess(copying, "first") as first:
             while not progress.planned():

@@ -50,7 +50,15 @@ class Workforce:
             nodes = self.cluster.nodes.values()
             ways = {node.socket_port: self.cluster.network.port(name, node.name) for node in nodes}
             begun = self.recorder.begun
-            task = Task(name, GROUP, list(SUBSCRIBED), ways, begun, SESSION_MS, again=_AGAIN)
+            task = Task(
+                name=name,
+                group=GROUP,
+                streams=list(SUBSCRIBED),
+                ways=ways,
+                begun=begun,
+                session_ms=SESSION_MS,
+                again=_AGAIN,
+            )
             task = replace(task, is_library=name in _WITH_LIBRARY)
             self.members[name] = MemberProcess(task, directory, self.recorder, tasks)
             await self._start(name)
@@ -81,7 +89,14 @@ class Workforce:
         info = await asked(self.client, "group.info", group=GROUP)
         cursors = {_stream_of(cursor): cursor["offset"] for cursor in info.get("cursors", ())}
         for stream, offset in cursors.items():
-            told = CursorTold(asked_at, self.recorder.now(), GROUP, stream, "asker", offset)
+            told = CursorTold(
+                asked_at=asked_at,
+                at=self.recorder.now(),
+                group=GROUP,
+                stream=stream,
+                member="asker",
+                offset=offset,
+            )
             self.recorder.record_of_group(told)
         return cursors
 

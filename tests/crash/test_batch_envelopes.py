@@ -73,12 +73,12 @@ class Life:
         self.opened.history.high_watermark = log.writer.synced_end
         self.epoch = LeaderEpoch(epoch)
         self.ingest = StreamIngest(
-            StreamName("orders"),
-            CONFIG,
-            self.epoch,
-            log.log_end_offset,
-            self.opened.history,
-            lambda *_: False,
+            stream=StreamName("orders"),
+            config=CONFIG,
+            leader_epoch=self.epoch,
+            log_end_offset=log.log_end_offset,
+            history=self.opened.history,
+            binds=lambda *_: False,
         )
 
     def publish(self, group: int) -> None:

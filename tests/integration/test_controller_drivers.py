@@ -358,7 +358,16 @@ def test_a_grant_for_another_start_is_worth_nothing(tmp_path: Path) -> None:
         async with nodes("abc", tmp_path, LONG) as cluster:
             node = cluster.node(A)
             node.membership.lease.until = now()
-            node.group.member.send(LeaseGranted(B, A, NodeEpoch(7), now(), LONG.lease_ns, LogIndex(0)))
+            node.group.member.send(
+                LeaseGranted(
+                    source=B,
+                    target=A,
+                    node_epoch=NodeEpoch(7),
+                    asked_at=now(),
+                    lease_ns=LONG.lease_ns,
+                    index=LogIndex(0),
+                )
+            )
             node.membership.unheard(NodeId("nobody"))
             await cluster.until(lambda: node.resumed == 2)
             assert node.membership.lease.until <= node.grants[-1].asked_at + LONG.lease_ns * 15 // 16

@@ -246,7 +246,7 @@ class CompactionModel(RuleBasedStateMachine):
         self.append([[(key, key is not None)] for key in (*KEYS, None, None, None, None)], 0)
         reader, self.reader = self.reader, None  # it stands still meanwhile
         for _ in range(2):
-            self.compact(1.0, 1.0, 1000, 0, [], [])
+            self.compact(committed=1.0, passed=1.0, keys=1000, later=0, more=[], meanwhile=[])
         self.reader = reader
         self.read(len(self.records))
 

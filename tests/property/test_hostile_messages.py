@@ -132,12 +132,12 @@ def test_a_stream_takes_or_refuses_whatever_is_published(
 ) -> None:
     window = window_us(timedelta(minutes=2))
     machine = StreamIngest(
-        StreamName(stream),
-        StreamConfig.model_construct(name=stream, subject="orders.>"),
-        LeaderEpoch(1),
-        Offset(0),
-        PublisherHistory(DedupeWindow(window, DEDUPE_IDS_MAX)),
-        lambda _stream, _subject: False,
+        stream=StreamName(stream),
+        config=StreamConfig.model_construct(name=stream, subject="orders.>"),
+        leader_epoch=LeaderEpoch(1),
+        log_end_offset=Offset(0),
+        history=PublisherHistory(DedupeWindow(window, DEDUPE_IDS_MAX)),
+        binds=lambda _stream, _subject: False,
     )
     for number, group in enumerate(groups):
         end = machine.log_end_offset
@@ -154,12 +154,12 @@ def test_a_stream_takes_or_refuses_whatever_is_published(
 
 def test_a_message_too_large_to_be_read_is_refused_with_its_size() -> None:
     machine = StreamIngest(
-        StreamName("orders"),
-        StreamConfig(name="orders", subject="orders.>"),
-        LeaderEpoch(1),
-        Offset(0),
-        PublisherHistory(DedupeWindow(0, 1)),
-        lambda _stream, _subject: False,
+        stream=StreamName("orders"),
+        config=StreamConfig(name="orders", subject="orders.>"),
+        leader_epoch=LeaderEpoch(1),
+        log_end_offset=Offset(0),
+        history=PublisherHistory(DedupeWindow(0, 1)),
+        binds=lambda _stream, _subject: False,
     )
     messages = [(b"orders.x", b"r", b"", Unread(70_000_000)), (b"orders.x", b"", b"", Unread(70_000_000))]
     actions = machine.handle(GroupReceived(block(messages)), TimestampUs(0))

@@ -230,12 +230,12 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             return
         event = self._apply(
             ChangeIsr(
-                StreamName(name),
-                Incarnation(known["incarnation"]),
-                NodeId(known["leader"]),
-                LeaderEpoch(known["leader_epoch"]),
-                known["isr_version"] - stale,
-                tuple(
+                stream=StreamName(name),
+                incarnation=Incarnation(known["incarnation"]),
+                leader=NodeId(known["leader"]),
+                leader_epoch=LeaderEpoch(known["leader_epoch"]),
+                expected_isr_version=known["isr_version"] - stale,
+                isr=tuple(
                     NodeAtEpoch(NodeId(node), NodeEpoch(self.epochs.get(node, 0))) for node in sorted(members)
                 ),
             )

@@ -53,7 +53,15 @@ def appends(draw: st.DrawFn) -> AppendRequest:
         for index, own_term in enumerate(terms, previous + 1)
     )
     commit = LogIndex(draw(NUMBERS))
-    return AppendRequest(A, B, Term(term), LogIndex(previous), Term(previous_term), entries, commit)
+    return AppendRequest(
+        source=A,
+        target=B,
+        term=Term(term),
+        previous_index=LogIndex(previous),
+        previous_term=Term(previous_term),
+        entries=entries,
+        commit=commit,
+    )
 
 
 COMMITTED = appends().map(lambda a: CommittedEntries(A, B, a.previous_index, a.previous_term, a.entries))
@@ -100,7 +108,15 @@ def test_a_flipped_bit_is_never_another_message(message: Sent, data: st.DataObje
 )
 def test_entries_that_no_leader_has_are_refused(entries: list[tuple[int, int]]) -> None:
     made = tuple(Entry(LogIndex(index), Term(term), b"x") for index, term in entries)
-    append = AppendRequest(A, B, Term(7), LogIndex(2), Term(4), made, LogIndex(0))
+    append = AppendRequest(
+        source=A,
+        target=B,
+        term=Term(7),
+        previous_index=LogIndex(2),
+        previous_term=Term(4),
+        entries=made,
+        commit=LogIndex(0),
+    )
     with pytest.raises(RemoteProtocolError, match="do not follow each other"):
         list(MessageReader(A, B).feed(encode(append)))
     if max(term for _, term in entries) < append.term:  # a voter that gives entries names no term of its own
@@ -117,7 +133,15 @@ def test_a_snapshot_of_a_later_term_than_its_leaders_is_refused() -> None:
 
 def test_an_entry_that_no_disk_takes_is_refused() -> None:
     entry = Entry(LogIndex(1), Term(1), bytes(ENTRY_BYTES_MAX + 1))
-    append = AppendRequest(A, B, Term(1), LogIndex(0), Term(0), (entry,), LogIndex(0))
+    append = AppendRequest(
+        source=A,
+        target=B,
+        term=Term(1),
+        previous_index=LogIndex(0),
+        previous_term=Term(0),
+        entries=(entry,),
+        commit=LogIndex(0),
+    )
     for sent in (append, Forwarded(A, B, (entry.payload,))):
         with pytest.raises(RemoteProtocolError, match="an entry of"):
             list(MessageReader(A, B).feed(encode(sent)))
@@ -155,6 +179,14 @@ def test_what_arrives_is_said_to_come_from_the_other_end_of_the_connection() -> 
 
 def test_entries_and_snapshots_keep_their_bytes() -> None:
     entries = tuple(Entry(LogIndex(index), Term(1), bytes([index]) * index) for index in range(1, 4))
-    append = AppendRequest(A, B, Term(1), LogIndex(0), Term(0), entries, LogIndex(0))
+    append = AppendRequest(
+        source=A,
+        target=B,
+        term=Term(1),
+        previous_index=LogIndex(0),
+        previous_term=Term(0),
+        entries=entries,
+        commit=LogIndex(0),
+    )
     install = SnapshotRequest(A, B, Term(1), Snapshot(LogIndex(9), Term(1), b"state"))
     assert list(MessageReader(A, B).feed(encode(append) + encode(install))) == [append, install]

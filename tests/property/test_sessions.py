@@ -139,7 +139,12 @@ class Run:
         self.opened.history.dedupe.fates.hold_from(end)  # all was committed as soon as it was stored
         self.opened.history.expire(self.opened.history.last_timestamp)
         self.machine = StreamIngest(
-            StreamName("orders"), CONFIG, LeaderEpoch(self.epoch), end, self.opened.history, _binds
+            stream=StreamName("orders"),
+            config=CONFIG,
+            leader_epoch=LeaderEpoch(self.epoch),
+            log_end_offset=end,
+            history=self.opened.history,
+            binds=_binds,
         )
 
     def reopen(self, disk: MemoryDisk) -> None:

@@ -177,7 +177,18 @@ class ShardModel(RuleBasedStateMachine):
         places = data.draw(st.dictionaries(partitions, PLACES, min_size=1, max_size=2))
         heard = Generation(max(0, state.generation - data.draw(st.sampled_from([0, 0, 0, 1, 2, -1]))))
         cursors = tuple(NewCursor(*item) for item in places.items())
-        self.work.ask(StoreCursors(CONNECTION, member, request, heard, cursors, None, is_reset), group)
+        self.work.ask(
+            StoreCursors(
+                connection=CONNECTION,
+                member_id=member,
+                request=request,
+                generation=heard,
+                cursors=cursors,
+                instance_id=None,
+                is_reset=is_reset,
+            ),
+            group,
+        )
 
     @rule(
         connection=st.sampled_from(["x", "y"]),

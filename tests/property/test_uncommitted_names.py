@@ -120,7 +120,12 @@ class Run:
         history.lead_from(leader.high_watermark, now)
         epoch = LeaderEpoch(self.epoch)
         self.machine = StreamIngest(
-            StreamName("orders"), CONFIG, epoch, leader.end, history, lambda *_: False
+            stream=StreamName("orders"),
+            config=CONFIG,
+            leader_epoch=epoch,
+            log_end_offset=leader.end,
+            history=history,
+            binds=lambda *_: False,
         )
         for record in self.records:
             record.known_at = None

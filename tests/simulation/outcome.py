@@ -139,5 +139,15 @@ def run_case(seed: int, make: Callable[[Trace], Case], write: Callable[[str], ob
         if case is not None and trace.on:
             trace.line(case.timeline.now, "!!!!", problem)
     if case is None:
-        return Outcome(seed, problem, 0, 0, 0, 0, trace.counts)
-    return Outcome(seed, problem, case.steps, case.committed, case.answered, case.healing_ns, trace.counts)
+        return Outcome(
+            seed=seed, problem=problem, steps=0, committed=0, answered=0, healing_ns=0, counts=trace.counts
+        )
+    return Outcome(
+        seed=seed,
+        problem=problem,
+        steps=case.steps,
+        committed=case.committed,
+        answered=case.answered,
+        healing_ns=case.healing_ns,
+        counts=trace.counts,
+    )

@@ -197,7 +197,14 @@ _BROKEN: dict[str, Callable[[], None]] = {
     ),
     "a late vote counted": lambda: _stale(_vote()),
     "a late rejection counted": lambda: _stale(
-        AppendRejection(A, B, Term(1), LogIndex(1), LogIndex(0), Term(0))
+        AppendRejection(
+            source=A,
+            target=B,
+            term=Term(1),
+            previous_index=LogIndex(1),
+            hint_index=LogIndex(0),
+            hint_term=Term(0),
+        )
     ),
     "a vote against a leader just heard": lambda: _helps_to_depose(VoteResponse(B, C, Term(2), granted=True)),
     "a pre-vote against it": lambda: _helps_to_depose(PreVoteResponse(B, C, Term(1), Term(1), granted=True)),

@@ -51,7 +51,14 @@ class _Group:
     def in_sync(self, *nodes: NodeId) -> None:
         isr = tuple(NodeAtEpoch(node, NodeEpoch(1)) for node in nodes)
         row = self.row
-        command = ChangeIsr(STREAM, row.incarnation, A, row.leader_epoch, row.isr_version, isr)
+        command = ChangeIsr(
+            stream=STREAM,
+            incarnation=row.incarnation,
+            leader=A,
+            leader_epoch=row.leader_epoch,
+            expected_isr_version=row.isr_version,
+            isr=isr,
+        )
         self.catalog.apply(self._next(), command)
         self._applied(command)
 

@@ -136,7 +136,14 @@ class Stored:
     def put(self, offset: int, origin: Origin, generation: int | None = None) -> None:
         self.writes += 1
         heard = Generation(self.since if generation is None else generation)
-        cursor = GroupCursorRecord(FIRST, offset, LIFE, origin.text(), heard, TimestampUs(self.writes))
+        cursor = GroupCursorRecord(
+            partition=FIRST,
+            offset=offset,
+            incarnation=LIFE,
+            metadata=origin.text(),
+            generation=heard,
+            committed_at=TimestampUs(self.writes),
+        )
         self.checks.made_durable(cursor, Entry(1, self.writes, 0, ()))
 
 
@@ -202,8 +209,32 @@ def test_a_cursor_that_is_told_and_older_than_one_that_was_acked_before_is_found
     stored.checks.acked(commit(1))
     floors = stored.checks.floors([FIRST])
     stored.checks.fetched(before, ())
-    stored.checks.fetched(floors, [GroupCursorRecord(FIRST, 1, LIFE, None, Generation(1), TimestampUs(1))])
-    for old in ([], [GroupCursorRecord(FIRST, 1, LIFE, None, Generation(1), TimestampUs(0))]):
+    stored.checks.fetched(
+        floors,
+        [
+            GroupCursorRecord(
+                partition=FIRST,
+                offset=1,
+                incarnation=LIFE,
+                metadata=None,
+                generation=Generation(1),
+                committed_at=TimestampUs(1),
+            )
+        ],
+    )
+    for old in (
+        [],
+        [
+            GroupCursorRecord(
+                partition=FIRST,
+                offset=1,
+                incarnation=LIFE,
+                metadata=None,
+                generation=Generation(1),
+                committed_at=TimestampUs(0),
+            )
+        ],
+    ):
         with pytest.raises(Violation, match="acked before"):
             stored.checks.fetched(floors, old)
     stored.checks.deleted_group(Entry(1, 2, 0, [GroupRecord(cursor_key(NAME, FIRST), None)]))

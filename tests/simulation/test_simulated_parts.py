@@ -95,7 +95,14 @@ def test_a_crash_keeps_a_prefix_of_the_writes_under_way_and_reports_none() -> No
     for seed in range(40):
         timeline, durable, reported = Timeline(), list[Persist](), list[Writes]()
         rng = Random(seed)
-        writer = DiskWriter(timeline, rng, draw(rng), durable.append, reported.append, lambda kind: None)
+        writer = DiskWriter(
+            timeline=timeline,
+            rng=rng,
+            swarm=draw(rng),
+            write=durable.append,
+            report=reported.append,
+            fail=lambda kind: None,
+        )
         writes = [Persist(number, HardState(Term(number), None)) for number in range(1, 4)]
         for persist in writes:
             writer.put(persist)

@@ -50,13 +50,13 @@ def register(
     """A start of ``node`` on its own directory, or on another, without some logs, or with some that were."""
     place = directory or f"disk-of-{node}"
     return RegisterNode(
-        NodeId(node),
-        place,
-        "127.0.0.1",
-        7000,
-        8000,
-        "0.1.0",
-        unsynced_kept,
+        node_id=NodeId(node),
+        directory=place,
+        host="127.0.0.1",
+        port=7000,
+        http_port=8000,
+        version="0.1.0",
+        unsynced_kept=unsynced_kept,
         lost=tuple(map(Incarnation, lost)),
         restored=tuple(map(Incarnation, restored)),
     )

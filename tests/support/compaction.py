@@ -67,7 +67,9 @@ def compact(
     plan = plan_compaction(log.reader.segments, log.compaction, bounds, config)
     if plan is None:
         return False
-    run = CompactionPass(log.reader, disk, plan, Compression.NONE, no_pace, key_bytes)
+    run = CompactionPass(
+        log=log.reader, disk=disk, plan=plan, codec=Compression.NONE, pace=no_pace, key_bytes=key_bytes
+    )
     run.gather()
     meanwhile()
     log.note_compaction(log.compaction.purged(plan.purge_end))

@@ -88,7 +88,16 @@ class Term:
         row = self.row
         assert row.leader is not None
         isr = tuple(NodeAtEpoch(node, self.node_epoch(node)) for node in members)
-        self.apply(ChangeIsr(ORDERS, row.incarnation, row.leader, row.leader_epoch, row.isr_version, isr))
+        self.apply(
+            ChangeIsr(
+                stream=ORDERS,
+                incarnation=row.incarnation,
+                leader=row.leader,
+                leader_epoch=row.leader_epoch,
+                expected_isr_version=row.isr_version,
+                isr=isr,
+            )
+        )
 
     def after(self, duration_ns: int, *heard: NodeId) -> tuple[Action, ...]:
         """Let time pass in steps within which these nodes renew their leases; return what was elected."""

@@ -57,12 +57,12 @@ class IngestHarness:
             DedupeWindow(window_us(WINDOW), IDS_MAX), Offset(log_end_offset)
         )
         self.machine = StreamIngest(
-            StreamName(stream),
-            self.config,
-            LeaderEpoch(3),
-            Offset(log_end_offset),
-            self.history,
-            lambda stream, subject: stream == "audit" and subject.startswith("orders."),
+            stream=StreamName(stream),
+            config=self.config,
+            leader_epoch=LeaderEpoch(3),
+            log_end_offset=Offset(log_end_offset),
+            history=self.history,
+            binds=lambda stream, subject: stream == "audit" and subject.startswith("orders."),
         )
         self.now = TimestampUs(1_000_000)
         self.stored: list[pa.RecordBatch] = []

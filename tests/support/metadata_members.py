@@ -121,12 +121,12 @@ class Member:
         storage = FileStorage.open(OsDisk(self.root), "metadata")
         self.words = Words(storage.load().snapshot, self._moved)
         self._running = VotingMember(
-            PeerIdentity("test", self.node_id),
-            voters,
-            wrapped(storage),
-            self.words,
-            FAST,
-            snapshot_log_bytes_min,
+            identity=PeerIdentity("test", self.node_id),
+            voters=voters,
+            storage=wrapped(storage),
+            machine=self.words,
+            settings=FAST,
+            snapshot_log_bytes_min=snapshot_log_bytes_min,
         )
         found, self._socket = self._socket or listening(self.address), None
         self.task = asyncio.create_task(self._running.run(found))

@@ -36,12 +36,12 @@ class Process:
         storage = FileStorage.open(OsDisk(Path(settings["root"])), "metadata")
         self._words = Words(storage.load().snapshot, self._move)
         self._member = VotingMember(
-            PeerIdentity("test", NodeId(settings["name"])),
-            {NodeId(name): Address(LOOPBACK, port) for name, port in settings["voters"].items()},
-            storage,
-            self._words,
-            FAST,
-            SNAPSHOT_LOG_BYTES_MIN,
+            identity=PeerIdentity("test", NodeId(settings["name"])),
+            voters={NodeId(name): Address(LOOPBACK, port) for name, port in settings["voters"].items()},
+            storage=storage,
+            machine=self._words,
+            settings=FAST,
+            snapshot_log_bytes_min=SNAPSHOT_LOG_BYTES_MIN,
         )
 
     def _move(self) -> None:

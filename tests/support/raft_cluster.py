@@ -99,7 +99,14 @@ class Voter:
 
     def restart(self, token: int | None = None) -> None:
         """Die and start again with what is on the disk."""
-        self.raft = Raft(self.name, self.voters, self.settings, self.disk.stored(), self.clock.now, token)
+        self.raft = Raft(
+            node_id=self.name,
+            voters=self.voters,
+            settings=self.settings,
+            stored=self.disk.stored(),
+            now=self.clock.now,
+            recovery_token=token,
+        )
         self.held: deque[Persist] = deque()
         self.sent: list[Message] = []
         self.news: list[Action] = []

@@ -34,7 +34,14 @@ def pre_vote(
 def vote_request(
     source: NodeId, target: NodeId, term: int, last: IndexAndTerm = (0, 0), *, transferred: bool = False
 ) -> VoteRequest:
-    return VoteRequest(source, target, Term(term), LogIndex(last[0]), Term(last[1]), transferred)
+    return VoteRequest(
+        source=source,
+        target=target,
+        term=Term(term),
+        last_index=LogIndex(last[0]),
+        last_term=Term(last[1]),
+        transferred=transferred,
+    )
 
 
 def vote(source: NodeId, target: NodeId, term: int, *, granted: bool = True) -> VoteResponse:
@@ -51,7 +58,13 @@ def append(
 ) -> AppendRequest:
     index, previous_term = previous
     return AppendRequest(
-        source, target, Term(term), LogIndex(index), Term(previous_term), entries, LogIndex(commit)
+        source=source,
+        target=target,
+        term=Term(term),
+        previous_index=LogIndex(index),
+        previous_term=Term(previous_term),
+        entries=entries,
+        commit=LogIndex(commit),
     )
 
 
@@ -60,7 +73,14 @@ def appended(source: NodeId, target: NodeId, term: int, match: int) -> AppendRes
 
 
 def rejected(source: NodeId, target: NodeId, term: int, previous: int, hint: IndexAndTerm) -> AppendRejection:
-    return AppendRejection(source, target, Term(term), LogIndex(previous), LogIndex(hint[0]), Term(hint[1]))
+    return AppendRejection(
+        source=source,
+        target=target,
+        term=Term(term),
+        previous_index=LogIndex(previous),
+        hint_index=LogIndex(hint[0]),
+        hint_term=Term(hint[1]),
+    )
 
 
 def snapshot_of(index: int, term: int) -> Snapshot:

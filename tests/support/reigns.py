@@ -44,7 +44,16 @@ class Reign:
     ) -> None:
         self.now = START
         self.lease = Lease(MonotonicNs(lease_until))
-        appointment = Appointment(A, NodeEpoch(1), EPOCH, (A, B, C), isr, 1, minimum, read_replicas=(D,))
+        appointment = Appointment(
+            node_id=A,
+            node_epoch=NodeEpoch(1),
+            leader_epoch=EPOCH,
+            replicas=(A, B, C),
+            isr=isr,
+            isr_version=1,
+            min_insync_replicas=minimum,
+            read_replicas=(D,),
+        )
         self.leader = Leader(
             appointment,
             own_log or log((OLD, 0), (EPOCH, 10), end=10),

@@ -120,19 +120,28 @@ class ReplicaCluster:
 
     def command(self, member: Member, proposal: leading.ProposeIsr) -> ChangeIsr:
         return ChangeIsr(
-            STREAM,
-            self.row.incarnation,
-            member.name,
-            proposal.leader_epoch,
-            proposal.expected_isr_version,
-            proposal.isr,
+            stream=STREAM,
+            incarnation=self.row.incarnation,
+            leader=member.name,
+            leader_epoch=proposal.leader_epoch,
+            expected_isr_version=proposal.expected_isr_version,
+            isr=proposal.isr,
         )
 
     def _begin_with(self, isr: tuple[NodeId, ...]) -> None:
         members = tuple(NodeAtEpoch(name, self._registered(name)) for name in isr)
         row = self.row
         assert row.leader is not None
-        self.apply(ChangeIsr(STREAM, row.incarnation, row.leader, row.leader_epoch, row.isr_version, members))
+        self.apply(
+            ChangeIsr(
+                stream=STREAM,
+                incarnation=row.incarnation,
+                leader=row.leader,
+                leader_epoch=row.leader_epoch,
+                expected_isr_version=row.isr_version,
+                isr=members,
+            )
+        )
 
     def _registered(self, name: NodeId) -> NodeEpoch:
         node = self.catalog.node(name)

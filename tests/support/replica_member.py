@@ -166,17 +166,22 @@ class Member:
         self.follower = None
         self.log.begin_epoch(row.leader_epoch)
         appointment = Appointment(
-            self.name,
-            self.node_epoch,
-            row.leader_epoch,
-            row.replicas,
-            row.isr_nodes,
-            row.isr_version,
-            row.config.insync_minimum,
-            self.cluster.read_replicas,
+            node_id=self.name,
+            node_epoch=self.node_epoch,
+            leader_epoch=row.leader_epoch,
+            replicas=row.replicas,
+            isr=row.isr_nodes,
+            isr_version=row.isr_version,
+            min_insync_replicas=row.config.insync_minimum,
+            read_replicas=self.cluster.read_replicas,
         )
         self.leader = Leader(
-            appointment, self.log.state(), self.high_watermark, self.cluster.now, self.lease, SETTINGS
+            appointment=appointment,
+            log=self.log.state(),
+            high_watermark=self.high_watermark,
+            now=self.cluster.now,
+            lease=self.lease,
+            settings=SETTINGS,
         )
         self.lead(role_events.Tick())
 

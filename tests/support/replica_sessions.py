@@ -50,12 +50,12 @@ Fetched = Callable[[NodeId, StreamName, Incarnation, FetchMessage], None]
 def fetch_from(log_end: int) -> FetchMessage:
     """A fetch that differs from others by its log end."""
     return FetchMessage(
-        NodeEpoch(3),
-        LeaderEpoch(7),
-        LeaderEpoch(6),
-        Offset(log_end),
-        Offset(log_end),
-        Offset(0),
+        node_epoch=NodeEpoch(3),
+        leader_epoch=LeaderEpoch(7),
+        last_epoch=LeaderEpoch(6),
+        log_end=Offset(log_end),
+        synced_end=Offset(log_end),
+        high_watermark=Offset(0),
         asks=True,
     )
 

@@ -245,5 +245,11 @@ def committing(
     is_reset: bool = False,
 ) -> StoreCursors:
     return StoreCursors(
-        ConnectionId(member), MemberId(member), request, Generation(generation), places, None, is_reset
+        connection=ConnectionId(member),
+        member_id=MemberId(member),
+        request=request,
+        generation=Generation(generation),
+        cursors=places,
+        instance_id=None,
+        is_reset=is_reset,
     )

@@ -343,7 +343,14 @@ async def serving(
     directory = LiveDirectory(queue, node=node)
     with ThreadPoolExecutor(2) as executor:
         identity = ServerIdentity(node, "0", machine)
-        server = SocketServer(directory, identity, executor, clock, NoGroups(), settings)
+        server = SocketServer(
+            directory=directory,
+            identity=identity,
+            executor=executor,
+            clock=clock,
+            groups=NoGroups(),
+            settings=settings,
+        )
         world = World(root, server, directory)
         _, world.port = await server.start("127.0.0.1", 0)
         try:

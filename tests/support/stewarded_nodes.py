@@ -181,7 +181,14 @@ class StewardedNodes:
         members = tuple(
             NodeAtEpoch(node.node_id, node.node_epoch) for node in catalog.nodes() if node.node_id in to
         )
-        command = ChangeIsr(row.name, row.incarnation, row.leader, row.leader_epoch, row.isr_version, members)
+        command = ChangeIsr(
+            stream=row.name,
+            incarnation=row.incarnation,
+            leader=row.leader,
+            leader_epoch=row.leader_epoch,
+            expected_isr_version=row.isr_version,
+            isr=members,
+        )
         (await self.running[0].group.propose(command)).answer()
 
     async def led_by(self, metadata_leader: NodeId) -> None:

@@ -225,7 +225,9 @@ async def tier_world(
         tier = Tier(store, disk, clock, tasks, held_bytes_max)
         try:
             tiered = TieredStream(row, tier, cluster.node_id, cluster.propose)
-            world = TierWorld(catalog, log, tier, clock, tiered, row.leader_epoch)
+            world = TierWorld(
+                catalog=catalog, log=log, tier=tier, clock=clock, tiered=tiered, leader_epoch=row.leader_epoch
+            )
             yield world
         finally:
             await tier.stop()

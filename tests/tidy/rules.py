@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.tidy.source_tree import Finding, Module, module_at, purity
+from tests.tidy.source_tree import CODE_FOLDERS, Finding, Module, module_at, modules, purity
 
 FUNCTION_LINES_MAX: Final = 70
 MODULE_LINES_MAX: Final = 500
 PARAMETERS_MAX: Final = 7
+POSITIONAL_ARGUMENTS_MAX: Final = 5
 METHODS_MAX: Final = 20
 TEST_NAME_WORDS_MIN: Final = 3
 
@@ -69,6 +70,38 @@ def few_parameters(module: Module) -> Iterator[Finding]:
             if count > PARAMETERS_MAX:
                 text = f"{node.name} has {count} parameters, the limit is {PARAMETERS_MAX}"
                 yield module.finding("few_parameters", node.lineno, text)
+
+
+def few_positional_arguments(module: Module) -> Iterator[Finding]:
+    """Past a handful, a reader of a call cannot say which argument is which."""
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_ARGUMENTS_MAX:
+            path = _dotted(node.func).split(".")
+            if path[-1] in _takes_so_many() and path[0] not in _foreign_names(module):
+                text = f"{path[-1]} gets {len(node.args)} arguments without a name"
+                yield module.finding("few_positional_arguments", node.lineno, text)
+
+
+@functools.cache
+def _takes_so_many() -> frozenset[str]:
+    """Return what is defined here, but for what takes any number of arguments (as `print` does)."""
+    fixed, variadic = {"cls"}, set[str]()
+    for module in modules():
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef):
+                starts = [
+                    part for part in node.body if isinstance(part, Function) and part.name == "__init__"
+                ]
+                (variadic if any(start.args.vararg for start in starts) else fixed).add(node.name)
+            elif isinstance(node, Function):
+                (variadic if node.args.vararg else fixed).add(node.name)
+    return frozenset(fixed - variadic)
+
+
+def _foreign_names(module: Module) -> set[str]:
+    imports = [node for node in module.nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    foreign = [node for node in imports if not _imported(node)[0].startswith(CODE_FOLDERS)]
+    return {"_log", *(alias.asname or alias.name for node in foreign for alias in node.names)}
 
 
 def few_methods(module: Module) -> Iterator[Finding]:
@@ -335,6 +368,7 @@ RULES: Final[tuple[Rule, ...]] = (
     short_functions,
     short_modules,
     few_parameters,
+    few_positional_arguments,
     few_methods,
     pure_folders,
     narrow_excepts,

@@ -62,6 +62,7 @@ _VIOLATIONS: list[tuple[Rule, str, str]] = [
     (rules.short_functions, "jetstream/log/a.py", _LONG_FUNCTION),
     (rules.short_modules, "jetstream/log/a.py", "x = 1\n" * 501),
     (rules.few_parameters, "jetstream/log/a.py", "def f(a, b, c, d, *, e, f, g, h): ...\n"),
+    (rules.few_positional_arguments, "jetstream/log/a.py", "Record(1, 2, 3, 4, 5, 6)\n"),
     (rules.few_methods, "jetstream/log/a.py", _FAT_CLASS),
     (rules.pure_folders, "jetstream/fetch/a.py", "async def f() -> None: ...\n"),
     (rules.pure_folders, "jetstream/fetch/a.py", "import os.path\n"),
@@ -118,6 +119,8 @@ def test_every_rule_has_a_deliberate_violation() -> None:
 
 _FINE: list[tuple[Rule, str, str]] = [
     (rules.few_parameters, "jetstream/log/a.py", "def f(a, b, c, d, *, e, f, g): ...\n"),
+    (rules.few_positional_arguments, "jetstream/log/a.py", "Record(1, 2, 3, 4, 5, next=6)\n"),
+    (rules.few_positional_arguments, "jetstream/log/a.py", "struct.pack('<5H', 1, 2, 3, 4, 5)\n"),
     (rules.pure_folders, "jetstream/log/a.py", "import os\n"),
     (rules.narrow_excepts, "jetstream/node/a.py", "try: ...\nexcept (ValueError, OSError): ...\n"),
     (

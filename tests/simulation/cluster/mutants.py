@@ -20,7 +20,15 @@ _REPLICATED: Final = "metadata.node.catalogue.replicated_catalog"
 def _mutant(
     name: str, module: str, snippet: str, instead: str, first: int = 0, scenario: str | None = None
 ) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "cluster", scenario)
+    return Mutant(
+        name=name,
+        module=module,
+        snippet=snippet,
+        instead=instead,
+        first=first,
+        simulator="cluster",
+        scenario=scenario,
+    )
 
 
 _STEWARDS: Final = (

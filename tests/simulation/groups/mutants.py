@@ -19,7 +19,15 @@ _SUCCESSION: Final = "consumer_groups.coordinator.succession"
 def _mutant(
     name: str, module: str, snippet: str, instead: str, first: int = 0, *, scenario: str | None = None
 ) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "groups", scenario)
+    return Mutant(
+        name=name,
+        module=module,
+        snippet=snippet,
+        instead=instead,
+        first=first,
+        simulator="groups",
+        scenario=scenario,
+    )
 
 
 _ALL: Final = (

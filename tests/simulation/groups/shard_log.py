@@ -81,7 +81,11 @@ class ShardLog:
             return
         now = self._timeline.now
         is_refused = self.lacks_replicas or self._rng.random() < self.flapping
-        self._appends.append(_Append(reign, number, records, now, is_refused, hear))
+        self._appends.append(
+            _Append(
+                reign=reign, number=number, records=records, decided_at=now, is_refused=is_refused, hear=hear
+            )
+        )
         if self.upset is not None:
             self._timeline.after(self._delay() // 2, self.upset)
             self.upset = None

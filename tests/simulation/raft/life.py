@@ -50,7 +50,14 @@ class Life:
         world.checks.asked[name] = self._asked
         world.checks.applied.started(name, self.machine)
         voters, token = frozenset(world.swarm.voters), world.disk_losses.token(name)
-        self.raft = Raft(name, voters, world.settings, disk.stored(), now, token)
+        self.raft = Raft(
+            node_id=name,
+            voters=voters,
+            settings=world.settings,
+            stored=disk.stored(),
+            now=now,
+            recovery_token=token,
+        )
         self._commit: LogIndex = self.raft.commit
         self._trace(f"starts: {self.raft}")
 

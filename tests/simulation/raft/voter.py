@@ -115,7 +115,14 @@ class Voter:
 
     def _new_writer(self) -> DiskWriter:
         world = self._world
-        writer = DiskWriter(world.timeline, world.rng, world.swarm, self._write, self._report, self._fail)
+        writer = DiskWriter(
+            timeline=world.timeline,
+            rng=world.rng,
+            swarm=world.swarm,
+            write=self._write,
+            report=self._report,
+            fail=self._fail,
+        )
         writer.disk = self._disk or writer.disk
         writer.stalled = self._stalled
         return writer

@@ -50,5 +50,13 @@ def _index_of(image: LogImage) -> tuple[BatchIndex, FilePosition]:
 def _sealed(batch: Batch, first: Offset) -> SealedBatch:
     """Return a batch as it lies in a file; the one at ``first`` begins it."""
     flags = BatchFlags.ROLL if batch.base == first else BatchFlags(0)
-    header = BatchHeader(FORMAT_VERSION, flags, batch.base, batch.next, batch.epoch, _UNTIMED, crc=0)
+    header = BatchHeader(
+        version=FORMAT_VERSION,
+        flags=flags,
+        base=batch.base,
+        next=batch.next,
+        leader_epoch=batch.epoch,
+        max_timestamp=_UNTIMED,
+        crc=0,
+    )
     return header, memoryview("".join(batch.values).encode())

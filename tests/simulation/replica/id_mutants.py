@@ -17,7 +17,15 @@ _DISK_APPENDS: Final = "jetstream.node.disk.appends"
 def _mutant(
     name: str, module: str, snippet: str, instead: str, first: int = FIRST, scenario: str | None = None
 ) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "replica", scenario)
+    return Mutant(
+        name=name,
+        module=module,
+        snippet=snippet,
+        instead=instead,
+        first=first,
+        simulator="replica",
+        scenario=scenario,
+    )
 
 
 ID_MUTANTS: Final = (

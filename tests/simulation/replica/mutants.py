@@ -24,7 +24,15 @@ _CONTROLLER: Final = "metadata.controller.machine"
 def _mutant(
     name: str, module: str, snippet: str, instead: str, first: int = 0, scenario: str | None = None
 ) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "replica", scenario)
+    return Mutant(
+        name=name,
+        module=module,
+        snippet=snippet,
+        instead=instead,
+        first=first,
+        simulator="replica",
+        scenario=scenario,
+    )
 
 
 _COMMITTING: Final = (

@@ -25,7 +25,15 @@ _LAST_CHOICE: Final = "metadata.controller.unclean"
 def _mutant(
     name: str, module: str, snippet: str, instead: str, first: int = FIRST, scenario: str | None = None
 ) -> Mutant:
-    return Mutant(name, module, snippet, instead, first, "replica", scenario)
+    return Mutant(
+        name=name,
+        module=module,
+        snippet=snippet,
+        instead=instead,
+        first=first,
+        simulator="replica",
+        scenario=scenario,
+    )
 
 
 _UNSYNCED: Final = (

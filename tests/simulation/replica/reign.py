@@ -50,12 +50,12 @@ class Reign:
         self._mailbox: deque[Publish] = deque()
         self._waiting: dict[Offset, list[Publish]] = {}
         self._leader = Leader(
-            appointment,
-            image.state(),
-            replica.watermark.offset,
-            replica.life.now(),
-            replica.life.lease,
-            self._world.swarm.settings,
+            appointment=appointment,
+            log=image.state(),
+            high_watermark=replica.watermark.offset,
+            now=replica.life.now(),
+            lease=replica.life.lease,
+            settings=self._world.swarm.settings,
         )
         self._ids: KnownIds = AllIds(image)
         if replica.ids is not None:
@@ -187,12 +187,12 @@ class Reign:
         row = self._life.row_of(self._image.stream)
         check_proposal(row, proposal.isr)
         command = ChangeIsr(
-            row.name,
-            row.incarnation,
-            self._life.name,
-            proposal.leader_epoch,
-            proposal.expected_isr_version,
-            proposal.isr,
+            stream=row.name,
+            incarnation=row.incarnation,
+            leader=self._life.name,
+            leader_epoch=proposal.leader_epoch,
+            expected_isr_version=proposal.expected_isr_version,
+            isr=proposal.isr,
         )
         self._life.link.propose(proposal, command)
 

@@ -124,14 +124,14 @@ class Replica:
             return
         self.life.world.trace.counts["reign"] += 1
         appointment = Appointment(
-            self.life.name,
-            self.life.node_epoch,
-            epoch,
-            row.replicas,
-            row.isr_nodes,
-            row.isr_version,
-            row.config.insync_minimum,
-            row.read_replicas,
+            node_id=self.life.name,
+            node_epoch=self.life.node_epoch,
+            leader_epoch=epoch,
+            replicas=row.replicas,
+            isr=row.isr_nodes,
+            isr_version=row.isr_version,
+            min_insync_replicas=row.config.insync_minimum,
+            read_replicas=row.read_replicas,
         )
         self.reign = Reign(self, appointment)
         self.reign.tell(role_events.Tick())

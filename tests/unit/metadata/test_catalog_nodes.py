@@ -29,12 +29,12 @@ def elect(catalog: Catalog, leader: str, node_epoch: int = 1, expected: int = 1)
 
 def propose_isr(catalog: Catalog, *members: tuple[str, int], version: int = 1, epoch: int = 1) -> ChangeIsr:
     return ChangeIsr(
-        ORDERS,
-        orders(catalog).incarnation,
-        NodeId("n1"),
-        LeaderEpoch(epoch),
-        version,
-        tuple(NodeAtEpoch(NodeId(node), NodeEpoch(node_epoch)) for node, node_epoch in members),
+        stream=ORDERS,
+        incarnation=orders(catalog).incarnation,
+        leader=NodeId("n1"),
+        leader_epoch=LeaderEpoch(epoch),
+        expected_isr_version=version,
+        isr=tuple(NodeAtEpoch(NodeId(node), NodeEpoch(node_epoch)) for node, node_epoch in members),
     )
 
 
@@ -231,7 +231,14 @@ def test_leadership_of_another_life_of_the_stream_is_refused() -> None:
     catalog = three_replicas()
     wrong = ChangeLeader(ORDERS, Incarnation("other"), NodeId("n2"), NodeEpoch(1), LeaderEpoch(1))
     assert isinstance(refusal(apply(catalog, wrong)), UnknownStream)
-    gone = ChangeIsr(ORDERS, Incarnation("other"), NodeId("n1"), LeaderEpoch(1), 1, ())
+    gone = ChangeIsr(
+        stream=ORDERS,
+        incarnation=Incarnation("other"),
+        leader=NodeId("n1"),
+        leader_epoch=LeaderEpoch(1),
+        expected_isr_version=1,
+        isr=(),
+    )
     assert isinstance(refusal(apply(catalog, gone)), UnknownStream)
 
 

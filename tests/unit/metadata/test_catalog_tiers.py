@@ -24,7 +24,14 @@ NAME = StreamName("orders")
 
 
 def mark(version: int, start: int = 0, end: int = 0) -> TierMark:
-    return TierMark(version, Offset(start), Offset(end), LeaderEpoch(1), None, f"m{version}")
+    return TierMark(
+        version=version,
+        start=Offset(start),
+        end=Offset(end),
+        last_epoch=LeaderEpoch(1),
+        last_txid=None,
+        manifest=f"m{version}",
+    )
 
 
 def advance(catalog: Catalog, wanted: TierMark, **changes: object) -> JetstreamError | None:

@@ -75,7 +75,14 @@ class Term:
         assert row.leader is not None
         isr = tuple(NodeAtEpoch(node, self.epoch(node)) for node in members)
         return self.apply(
-            ChangeIsr(name, row.incarnation, row.leader, row.leader_epoch, row.isr_version, isr)
+            ChangeIsr(
+                stream=name,
+                incarnation=row.incarnation,
+                leader=row.leader,
+                leader_epoch=row.leader_epoch,
+                expected_isr_version=row.isr_version,
+                isr=isr,
+            )
         )
 
     def epoch(self, node: NodeId) -> NodeEpoch:

@@ -61,7 +61,16 @@ def asks(node: NodeId, at: int = START, node_epoch: int = 1) -> NodeReport:
 
 
 def granted(node: NodeId, at: int = START) -> SendToNode:
-    return SendToNode(LeaseGranted(A, node, NodeEpoch(1), MonotonicNs(at), LEASE, APPLIED))
+    return SendToNode(
+        LeaseGranted(
+            source=A,
+            target=node,
+            node_epoch=NodeEpoch(1),
+            asked_at=MonotonicNs(at),
+            lease_ns=LEASE,
+            index=APPLIED,
+        )
+    )
 
 
 def test_there_is_a_controller_once_a_majority_has_confirmed_the_term() -> None:

@@ -24,7 +24,14 @@ def begun(until: int = 0) -> tuple[LeaseClient, Lease]:
 
 
 def grant(asked_at: int, node_epoch: int = 3) -> LeaseGranted:
-    return LeaseGranted(B, A, NodeEpoch(node_epoch), MonotonicNs(asked_at), LEASE_NS, LogIndex(0))
+    return LeaseGranted(
+        source=B,
+        target=A,
+        node_epoch=NodeEpoch(node_epoch),
+        asked_at=MonotonicNs(asked_at),
+        lease_ns=LEASE_NS,
+        index=LogIndex(0),
+    )
 
 
 def test_a_lease_counts_from_when_it_was_asked_for_less_a_margin() -> None:

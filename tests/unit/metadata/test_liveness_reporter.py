@@ -40,7 +40,17 @@ class Node:
         return LeaseAsked(A, self.leader, NodeEpoch(1), self.now)
 
     def grant(self) -> None:
-        self.presence.granted(LeaseGranted(B, A, NodeEpoch(1), self.now, LEASE, LogIndex(0)), self.now)
+        self.presence.granted(
+            LeaseGranted(
+                source=B,
+                target=A,
+                node_epoch=NodeEpoch(1),
+                asked_at=self.now,
+                lease_ns=LEASE,
+                index=LogIndex(0),
+            ),
+            self.now,
+        )
 
 
 def test_a_lease_is_asked_for_until_it_is_granted_and_then_several_times_in_it() -> None:

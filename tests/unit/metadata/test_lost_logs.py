@@ -46,7 +46,22 @@ def test_it_is_blank_until_it_is_in_sync_again_however_often_it_starts() -> None
     [due] = catalog.due_elections()
     apply(catalog, due)
     members = tuple(NodeAtEpoch(node, NodeEpoch(epoch)) for node, epoch in ((A, 3), (B, 1), (C, 1)))
-    assert refusal(apply(catalog, ChangeIsr(NAME, LIFE, B, LeaderEpoch(2), 2, members))) is None
+    assert (
+        refusal(
+            apply(
+                catalog,
+                ChangeIsr(
+                    stream=NAME,
+                    incarnation=LIFE,
+                    leader=B,
+                    leader_epoch=LeaderEpoch(2),
+                    expected_isr_version=2,
+                    isr=members,
+                ),
+            )
+        )
+        is None
+    )
     assert (row(catalog).isr_nodes, row(catalog).blank) == ((A, B, C), ())
 
 

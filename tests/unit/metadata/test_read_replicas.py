@@ -120,7 +120,14 @@ def test_a_read_replica_is_never_in_sync_and_is_not_elected() -> None:
     catalog = cluster("ab", "c")
     row = orders(catalog)
     members = tuple(NodeAtEpoch(node, NodeEpoch(1)) for node in ids("abc"))
-    proposal = ChangeIsr(ORDERS, row.incarnation, NodeId("a"), row.leader_epoch, row.isr_version, members)
+    proposal = ChangeIsr(
+        stream=ORDERS,
+        incarnation=row.incarnation,
+        leader=NodeId("a"),
+        leader_epoch=row.leader_epoch,
+        expected_isr_version=row.isr_version,
+        isr=members,
+    )
     assert isinstance(refusal(apply(catalog, proposal)), InvalidConfig)
     for node in "ab":
         apply(catalog, register(node, directory=f"gone-{node}"))

@@ -75,7 +75,14 @@ def join(catalog: Catalog, *members: str) -> None:
     row = orders(catalog)
     assert row.leader is not None
     isr = tuple(NodeAtEpoch(NodeId(node), _epoch(catalog, node)) for node in members)
-    command = ChangeIsr(ORDERS, row.incarnation, row.leader, row.leader_epoch, row.isr_version, isr)
+    command = ChangeIsr(
+        stream=ORDERS,
+        incarnation=row.incarnation,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        expected_isr_version=row.isr_version,
+        isr=isr,
+    )
     assert refusal(apply(catalog, command)) is None
 
 

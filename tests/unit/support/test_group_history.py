@@ -26,7 +26,9 @@ def granted(at: float, member: str, since: int) -> Granted:
 
 
 def delivered(at: float, member: str, since: int, first: int, values: str) -> Delivered:
-    return Delivered(at, "g", "s", member, since, first, tuple(values))
+    return Delivered(
+        at=at, group="g", stream="s", member=member, since=since, first=first, values=tuple(values)
+    )
 
 
 def commit(
@@ -35,20 +37,24 @@ def commit(
     """An attempt and its answer, half a second later."""
     name = f"{member} {at}"
     return (
-        Committing(at, "g", "s", member, since, name, offset),
-        Committed(at + 0.5, "g", "s", name, outcome, code),
+        Committing(at=at, group="g", stream="s", member=member, since=since, commit=name, offset=offset),
+        Committed(at=at + 0.5, group="g", stream="s", commit=name, outcome=outcome, code=code),
     )
 
 
 def again(at: float, member: str, since: int, offset: int, outcome: Outcome) -> tuple[GroupEvent, ...]:
     """An attempt that was made before, and its answer."""
     name = f"{member} {at} again"
-    asked = Committing(at, "g", "s", member, since, name, offset, again=True)
-    return asked, Committed(at + 0.5, "g", "s", name, outcome, "cursor_behind")
+    asked = Committing(
+        at=at, group="g", stream="s", member=member, since=since, commit=name, offset=offset, again=True
+    )
+    return asked, Committed(
+        at=at + 0.5, group="g", stream="s", commit=name, outcome=outcome, code="cursor_behind"
+    )
 
 
 def told(asked_at: float, offset: int | None) -> CursorTold:
-    return CursorTold(asked_at, asked_at + 0.5, "g", "s", "z", offset)
+    return CursorTold(asked_at=asked_at, at=asked_at + 0.5, group="g", stream="s", member="z", offset=offset)
 
 
 GOOD: Sequence[GroupEvent] = (
@@ -61,7 +67,7 @@ GOOD: Sequence[GroupEvent] = (
     *again(4.1, "a", 1, 2, "superseded"),
     told(4.2, 3),
     delivered(5, "a", 1, 3, "u"),
-    Committing(5.1, "g", "s", "a", 1, "nobody knows", 4),
+    Committing(at=5.1, group="g", stream="s", member="a", since=1, commit="nobody knows", offset=4),
     *commit(5.2, "a", 1, 4, "refused", "not_enough_replicas"),
     AskedFor(5.8, "g", "s", "a", 1),
     granted(6, "b", 2),
@@ -195,7 +201,7 @@ def test_groups_and_partitions_are_judged_apart() -> None:
     others = (
         Granted(2, "g", "t", "b", 1),
         Granted(2, "h", "s", "b", 1),
-        CursorTold(5, 6, "h", "s", "z", None),
+        CursorTold(asked_at=5, at=6, group="h", stream="s", member="z", offset=None),
     )
     assert group_anomalies([*OWNED, *commit(3, "a", 1, 3), *others]) == []
 

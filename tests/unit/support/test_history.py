@@ -23,11 +23,20 @@ from tests.support.history import (
 
 
 def sent(at: float, value: str, attempt: int = 1, connection: str = "c", has_id: bool = True) -> Sent:
-    return Sent(at, "s", value, attempt, connection, value if has_id else None)
+    return Sent(
+        at=at,
+        stream="s",
+        value=value,
+        attempt=attempt,
+        connection=connection,
+        message_id=value if has_id else None,
+    )
 
 
 def acked(at: float, value: str, offset: int, attempt: int = 1, epoch: int = 1) -> Acked:
-    return Acked(at, "s", value, attempt, offset, epoch, attempt > 1)
+    return Acked(
+        at=at, stream="s", value=value, attempt=attempt, offset=offset, epoch=epoch, duplicate=attempt > 1
+    )
 
 
 def read(at: float, reader: str, *values: str, start: int = 0, epoch: int = 1) -> Read:
@@ -189,7 +198,17 @@ def test_a_value_that_was_refused_once_and_not_again_may_be_stored() -> None:
 
 def test_streams_are_judged_apart() -> None:
     other = Read(3, "r", "t", (Seen(0, 1, "b"),))
-    assert anomalies([sent(1, "a"), read(2, "r", "a"), Sent(1, "t", "b", 1, "c", None), other]) == []
+    assert (
+        anomalies(
+            [
+                sent(1, "a"),
+                read(2, "r", "a"),
+                Sent(at=1, stream="t", value="b", attempt=1, connection="c", message_id=None),
+                other,
+            ]
+        )
+        == []
+    )
 
 
 def test_of_many_anomalies_the_first_are_told_with_their_number() -> None:

@@ -86,7 +86,9 @@ def test_a_log_is_kept_where_the_tier_has_nothing_though_it_says_no_epoch() -> N
     first = TierMark(1, Offset(2), Offset(2))
     assert log.reader.epoch_at(Offset(1)) != first.last_epoch
     assert not needs_tier(log, first, is_unclean=True)
-    let_go = TierMark(4, Offset(6), Offset(6), LeaderEpoch(7), None, "m")
+    let_go = TierMark(
+        version=4, start=Offset(6), end=Offset(6), last_epoch=LeaderEpoch(7), last_txid=None, manifest="m"
+    )
     assert not needs_tier(log, let_go, is_unclean=True)
     assert needs_tier(log, replace(let_go, start=Offset(5)), is_unclean=True)
     beyond = TierMark(1, Offset(10), Offset(10))

@@ -22,7 +22,9 @@ from tests.support.memory_disk import MemoryDisk
 from tests.support.object_stores import MemoryStore
 
 LISTED = manifest(segment(0, 2), segment(2, 4), end=4)
-MARK = TierMark(3, Offset(1), Offset(4), LeaderEpoch(1), None, "m")
+MARK = TierMark(
+    version=3, start=Offset(1), end=Offset(4), last_epoch=LeaderEpoch(1), last_txid=None, manifest="m"
+)
 
 
 def nothing_held(_: TieredSegment) -> LogReader | None:
@@ -36,7 +38,7 @@ def unused(_manifest: TierManifest, _segment: TieredSegment) -> None:
 def tiered(local_start: int, *, leads: bool = True, mark: TierMark | None = MARK) -> TieredLog:
     log = filled(MemoryDisk(), 9)
     log.truncate_before(Offset(local_start), Offset(9))
-    return TieredLog(log.reader, mark, LISTED, leads, nothing_held, unused)
+    return TieredLog(log=log.reader, mark=mark, manifest=LISTED, leads=leads, held=nothing_held, used=unused)
 
 
 def test_the_stream_begins_where_the_mark_says() -> None:
@@ -145,9 +147,18 @@ def with_txids(disk: MemoryDisk, *, start: int, border: int, are_here: bool = Tr
     assert compact(disk, log, NOW)
     assert log.reader.segments[0].last_txid == 10, "the largest of the first segment was superseded"
     log.truncate_before(Offset(border), Offset(9))
-    mark = TierMark(3, Offset(start), Offset(6), LeaderEpoch(1), 50, "m")
+    mark = TierMark(
+        version=3, start=Offset(start), end=Offset(6), last_epoch=LeaderEpoch(1), last_txid=50, manifest="m"
+    )
     listed = manifest(*uploaded, start=start, end=6)
-    return TieredLog(log.reader, mark, listed, True, lambda segment: held.get(segment.path), unused)
+    return TieredLog(
+        log=log.reader,
+        mark=mark,
+        manifest=listed,
+        leads=True,
+        held=lambda segment: held.get(segment.path),
+        used=unused,
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,10 +219,19 @@ def byte_scene(border: int = 6) -> ByteScene:
     ]
     assert [segment.batch_bytes for segment in uploaded] == [sum(sizes[at : at + 2]) for at in (0, 2, 4)]
     log.truncate_before(Offset(border), Offset(9))
-    mark = TierMark(3, Offset(0), Offset(6), LeaderEpoch(1), None, "m")
+    mark = TierMark(
+        version=3, start=Offset(0), end=Offset(6), last_epoch=LeaderEpoch(1), last_txid=None, manifest="m"
+    )
     held: dict[str, LogReader] = {}
     listed = manifest(*uploaded, end=6)
-    tiered_log = TieredLog(log.reader, mark, listed, True, lambda segment: held.get(segment.path), unused)
+    tiered_log = TieredLog(
+        log=log.reader,
+        mark=mark,
+        manifest=listed,
+        leads=True,
+        held=lambda segment: held.get(segment.path),
+        used=unused,
+    )
     return ByteScene(sizes, held, tiered_log, {segment.base: segment for segment in uploaded}, objects)
 
 

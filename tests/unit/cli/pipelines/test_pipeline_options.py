@@ -229,7 +229,10 @@ def test_durations_and_lists_are_read_as_everywhere() -> None:
     ("progress", "text"),
     [
         (BatchProgress(7, 1200, 600.4, 2.0, 10), "batch 7: 1,200 rows in 2.0 s, 600 rows/s, lag 10"),
-        (BatchProgress(0, 0, 0.0, 0.25, None, 3), "batch 0: 0 rows in 0.2 s, 0 rows/s, 3 late"),
+        (
+            BatchProgress(batch=0, rows=0, rows_per_second=0.0, seconds=0.25, lag=None, late=3),
+            "batch 0: 0 rows in 0.2 s, 0 rows/s, 3 late",
+        ),
     ],
 )
 def test_a_micro_batch_is_one_line(progress: BatchProgress, text: str) -> None:

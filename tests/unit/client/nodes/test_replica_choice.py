@@ -22,7 +22,7 @@ WHOLE = StreamReplicas("i", "a", ALL, ALL)
 LAGGING = StreamReplicas("i", "a", ALL, ("a", "b"))
 LEADERLESS = StreamReplicas("i", None, ALL, ("a", "b"))
 RACKS = {"a": "r1", "b": "r2", "c": "r2", "d": None}
-RACKED = StreamReplicas("i", "a", ALL, ALL, ("d",), RACKS)
+RACKED = StreamReplicas(incarnation="i", leader="a", replicas=ALL, isr=ALL, read_replicas=("d",), racks=RACKS)
 READ_FROM = StreamReplicas("i", "a", ("a", "b"), ("a",), ("d", "e"))
 
 

@@ -50,7 +50,15 @@ def test_records_have_every_column_of_their_batch() -> None:
         records_batch(3, [b"a", None], timestamp=1_500_000), LeaderEpoch(7), "orders/2"
     )
     assert first == Record(
-        Offset(3), TimestampUs(1_500_000), "s.3", b"k0", (("n", b"3"),), 3, b"a", LeaderEpoch(7), "orders/2"
+        offset=Offset(3),
+        timestamp=TimestampUs(1_500_000),
+        subject="s.3",
+        key=b"k0",
+        headers=(("n", b"3"),),
+        txid=3,
+        value=b"a",
+        epoch=LeaderEpoch(7),
+        stream="orders/2",
     )
     assert first.time == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
     assert second.value is None

@@ -139,7 +139,14 @@ def test_a_cursor_out_of_its_ranges_is_not_stored(place: CursorPosition) -> None
 def test_a_stored_cursor_says_when_it_was_taken_and_what_a_newer_version_added_is_passed_over() -> None:
     value = b'{"v":1,"offset":42,"generation":7,"colour":"red"}'
     found = read_group_record(b"group/readers/orders/2", value, Offset(5), NOW)
-    expected = GroupCursorRecord(ORDERS, 42, None, None, Generation(7), NOW)
+    expected = GroupCursorRecord(
+        partition=ORDERS,
+        offset=42,
+        incarnation=None,
+        metadata=None,
+        generation=Generation(7),
+        committed_at=NOW,
+    )
     assert found == StoredGroupCursor(GroupKey(READERS, ORDERS), Offset(5), expected)
 
 
@@ -203,7 +210,14 @@ def test_the_group_that_is_empty_for_longest_is_known() -> None:
     for name in ("a", "b"):
         table.put_state(GroupName(name), GroupState(GroupName(name)))
     assert list(table.empty()) == ["a", "b"]
-    kept = GroupCursorRecord(ORDERS, 1, None, None, Generation(1), NOW)
+    kept = GroupCursorRecord(
+        partition=ORDERS,
+        offset=1,
+        incarnation=None,
+        metadata=None,
+        generation=Generation(1),
+        committed_at=NOW,
+    )
     table.put_cursor(GroupName("a"), ORDERS, kept)
     assert list(table.empty()) == ["b"]
     table.put_cursor(GroupName("a"), ORDERS, None)

@@ -81,13 +81,13 @@ def index_of(*batches: tuple[int, int]) -> BatchIndex:
     index, position = BatchIndex(), 0
     for number, (epoch, length) in enumerate(batches):
         entry = IndexEntry(
-            Offset(number),
-            Offset(number + 1),
-            FilePosition(position),
-            length,
-            LeaderEpoch(epoch),
-            TimestampUs(number),
-            None,
+            base=Offset(number),
+            next=Offset(number + 1),
+            position=FilePosition(position),
+            length=length,
+            leader_epoch=LeaderEpoch(epoch),
+            max_timestamp=TimestampUs(number),
+            last_txid=None,
         )
         index.append(entry, verified=True)
         position += length

@@ -22,13 +22,13 @@ def entry(
     base: int, end: int, position: int, length: int = 100, epoch: int = 1, txid: int | None = None
 ) -> IndexEntry:
     return IndexEntry(
-        Offset(base),
-        Offset(end),
-        FilePosition(position),
-        length,
-        LeaderEpoch(epoch),
-        TimestampUs(end * 10),
-        txid,
+        base=Offset(base),
+        next=Offset(end),
+        position=FilePosition(position),
+        length=length,
+        leader_epoch=LeaderEpoch(epoch),
+        max_timestamp=TimestampUs(end * 10),
+        last_txid=txid,
     )
 
 

@@ -34,7 +34,9 @@ FOLLOWED = Stream(
     leader_epoch=LeaderEpoch(2),
     isr=(InSyncReplica(OTHER, "e"),),
     isr_version=2,
-    tier=TierMark(2, Offset(0), TIER_END, LeaderEpoch(2), None, "m"),
+    tier=TierMark(
+        version=2, start=Offset(0), end=TIER_END, last_epoch=LeaderEpoch(2), last_txid=None, manifest="m"
+    ),
 )
 ELECTED = replace(
     FOLLOWED,

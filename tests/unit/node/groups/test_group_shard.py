@@ -41,7 +41,15 @@ ORDERS = StreamName("orders")
 CONNECTION = ConnectionId("1")
 MEMBER = MemberId("m")
 CONFIG = StreamConfig(name=group_shard(GROUP), subject="js.cursors.groups.2")
-JOIN = Join(CONNECTION, ClientId("c"), 1, MEMBER, frozenset({ORDERS}), 10_000_000_000, 10_000_000_000)
+JOIN = Join(
+    connection=CONNECTION,
+    client=ClientId("c"),
+    request=1,
+    fresh_id=MEMBER,
+    streams=frozenset({ORDERS}),
+    session_timeout_ns=10_000_000_000,
+    rebalance_timeout_ns=10_000_000_000,
+)
 
 
 @dataclass
