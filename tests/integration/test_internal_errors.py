@@ -24,7 +24,7 @@ def broken(*_: object) -> None:
     raise OursError
 
 
-@pytest.mark.parametrize("machine", ["path._ingest", "reign._leader"])
+@pytest.mark.parametrize("machine", ["path._ingest", "driver._leader"])
 def test_an_error_in_a_stream_stops_the_node(
     machine: str, tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,15 +101,19 @@ async def stored_by(client: Client, subject: str) -> tuple[str, int] | None:
     return ack.stream, ack.seq
 
 
+ANSWERS, INGEST = 0, -1
+"""Of a node's connections, in the order in which it opens them."""
+
+
 def cut(proxy: TcpProxy) -> None:
     """Break the ingest connection without a word: nats-py reconnects."""
-    proxy.connections[0].abort()
+    proxy.connections[INGEST].abort()
 
 
 def refuse(proxy: TcpProxy) -> None:
     """Let the server end the ingest connection, and say why."""
-    proxy.connections[0].respond(b"-ERR 'User Authentication Expired'\r\n")
-    proxy.connections[0].abort()
+    proxy.connections[INGEST].respond(b"-ERR 'User Authentication Expired'\r\n")
+    proxy.connections[INGEST].abort()
 
 
 @pytest.mark.parametrize("interrupt", [cut, refuse])
@@ -143,7 +147,7 @@ def test_what_is_asked_of_streams_while_the_ingest_connection_is_down_holds_afte
                 for name in ("kept", "late", "returned"):
                     assert await stored_by(client, f"{name}.x") == (name, times)
                 proxy.target = NOBODY
-                proxy.connections[-1].abort()  # the ingest connection is the one that was made last
+                proxy.connections[INGEST].abort()
                 await interrupted(client, "kept", lasts=True)
 
     run(scenario())
@@ -348,7 +352,7 @@ def test_acks_that_cannot_be_sent_are_counted(tmp_path: Path, nats_server: NatsS
             stream = node.stream("numbers")
             assert stream is not None
             assert stream.leading is not None
-            proxy.connections[1].abort()
+            proxy.connections[ANSWERS].abort()
             await nobody_answers(client)
             stream.leading.deliver(
                 MessageBlock([b"numbers.x"] * 3, [b"_INBOX.x"] * 3, [b"x"] * 3, [None] * 3)
