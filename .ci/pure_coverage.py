@@ -1,6 +1,6 @@
 """Print the branch coverage of the pure packages by their unit and property tests; fail below the limit.
 
-The property tests draw four times the examples of the test command here. Which packages are pure is what the
+The property tests draw six times the examples of the test command here. Which packages are pure is what the
 import contract says (pyproject.toml).
 """
 

@@ -1,5 +1,6 @@
 """What every test can ask for: real NATS servers, and hypothesis with fixed manners; who runs which tests."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.support.nats_server import NatsServer
 
 # Deadlines and the too-slow check measure a shared machine, not the code under test.
 _MANNERS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("brief", _MANNERS, max_examples=25)
+settings.register_profile("brief", _MANNERS, max_examples=15)
 settings.register_profile("ci", _MANNERS, max_examples=100)
 settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("brief")
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder, mark in _SLOW_FOLDERS.items():
             if item.path.is_relative_to(folder):
                 item.add_marker(mark)
+
+
+def pytest_collection_finish() -> None:
+    """Let the cycle collector look at what tests make, and not at all modules and tests with each pass."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

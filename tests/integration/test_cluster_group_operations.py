@@ -100,6 +100,9 @@ def test_every_node_lists_all_groups_or_says_that_it_cannot(scene: ClusterScene)
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_cluster_group_operations.py::test_every_node_lists_all_groups_or_says_that_it_cannot"
+)
 def test_a_node_that_stands_still_makes_no_list_shorter(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:

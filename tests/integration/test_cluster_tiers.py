@@ -206,7 +206,15 @@ async def killed_while_it_drops(scene: ClusterScene, store: Path, js: JetstreamC
     return leader if is_killed else ""
 
 
-@pytest.mark.parametrize("strike", [killed_while_it_uploads, killed_while_it_drops])
+@pytest.mark.parametrize(
+    "strike",
+    [
+        killed_while_it_uploads,
+        pytest.param(
+            killed_while_it_drops, marks=pytest.mark.slow("tests/integration/test_cluster_tiers.py")
+        ),
+    ],
+)
 def test_a_leader_that_dies_while_it_uploads_or_drops_loses_and_repeats_nothing(
     scene: ClusterScene,
     store: Path,

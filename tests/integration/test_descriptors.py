@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import nats
+import pytest
 from nats.aio.client import Client
 from nats.js.errors import APIError
 
@@ -195,6 +196,9 @@ def test_when_nothing_can_be_opened_publishers_are_refused_until_it_can(tmp_path
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/integration/test_descriptors.py::test_idle_connections_at_every_port_hold_up_no_stream"
+)
 def test_idle_connections_at_the_port_of_peers_hold_up_no_cluster(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with EmbeddedNatsServer(tmp_path / "nats") as server:

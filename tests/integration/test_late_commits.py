@@ -89,7 +89,9 @@ async def repeated(nats: Client, stream: str, message_id: str, payload: bytes) -
         pytest.param(
             (LEADER,), id="leader", marks=pytest.mark.slow("tests/simulation/test_replica_seeds.py")
         ),
-        pytest.param((LEADER, FOLLOWER), id="both"),
+        pytest.param(
+            (LEADER, FOLLOWER), id="both", marks=pytest.mark.slow("tests/simulation/test_replica_seeds.py")
+        ),
     ],
 )
 def test_a_repeat_of_what_is_uncommitted_for_longer_than_the_window_is_stored_once(

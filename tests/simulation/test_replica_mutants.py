@@ -32,5 +32,6 @@ def test_the_simulator_finds_the_mutant_of_replication_from_any_seed_on(mutant: 
     check_found_anew(mutant, seeds_max=30_000)
 
 
+@pytest.mark.slow("tests/simulation/test_replica_seeds.py")
 def test_the_seeds_that_find_a_mutant_find_nothing_in_replication() -> None:
     check_sound(MUTANTS, run)

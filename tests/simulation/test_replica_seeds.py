@@ -58,10 +58,13 @@ def test_tens_of_thousands_of_new_seeds_of_replicas_keep_every_law_and_converge(
     assert run_all("replica", run, range(_FIRST + DEEP, _FIRST + DEEP + _DEEP_SEEDS))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=_SLOW), pytest.param(3, marks=_SLOW)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=_SLOW) for seed in (1, 2, 3)])
 def test_a_seed_of_replicas_is_the_same_run_in_every_process_event_by_event(seed: int) -> None:
     check_determinism("replica", seed)
 
 
+@pytest.mark.slow(
+    "tests/simulation/test_raft_seeds.py::test_a_failing_seed_prints_the_one_command_that_replays_it_with_a_trace"
+)
 def test_a_failing_seed_of_replicas_prints_the_one_command_that_replays_it_with_a_trace() -> None:
     check_replay("replica", "joins_when_heard")

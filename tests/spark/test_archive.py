@@ -32,6 +32,9 @@ from tests.support.spark_archives import Place, all_places, places, publish, run
 pytestmark = pytest.mark.usefixtures("source")
 
 
+pytestmark = pytest.mark.slow("tests/crash/test_archive.py", "tests/property/test_archive.py")
+
+
 @pytest.fixture
 def source(spark: SparkSession) -> None:
     """Our data source, known to the session."""
@@ -60,11 +63,6 @@ def test_an_archive_has_every_record_of_all_partitions_in_its_directory(
     assert places(spark.read.parquet(str(tmp_path))) == expected
 
 
-@pytest.mark.slow(
-    "tests/crash/test_archive.py",
-    "tests/property/test_archive.py",
-    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
-)
 def test_an_archive_goes_on_where_it_was_and_its_small_files_are_merged(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
 ) -> None:
@@ -100,11 +98,6 @@ def sorted_rows(root: Path) -> pa.Table:
     return rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
 
 
-@pytest.mark.slow(
-    "tests/crash/test_archive.py",
-    "tests/property/test_archive.py",
-    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
-)
 def test_a_query_that_failed_or_lost_its_checkpoint_brings_no_record_twice(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
 ) -> None:
@@ -135,11 +128,6 @@ def test_a_query_that_failed_or_lost_its_checkpoint_brings_no_record_twice(
     assert places(spark.read.parquet(str(tmp_path))) == expected
 
 
-@pytest.mark.slow(
-    "tests/crash/test_archive.py",
-    "tests/property/test_archive.py",
-    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
-)
 def test_a_backfill_has_each_record_of_archive_and_stream_once(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
 ) -> None:
@@ -163,11 +151,6 @@ def test_a_backfill_has_each_record_of_archive_and_stream_once(
     assert (tmp_path / MANIFEST_PATH).is_file()
 
 
-@pytest.mark.slow(
-    "tests/crash/test_archive.py",
-    "tests/property/test_archive.py",
-    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
-)
 def test_a_replay_publishes_each_record_once_and_in_order_however_often_it_runs(
     spark: SparkSession,
     endpoints: Endpoints,
@@ -218,11 +201,6 @@ def check_replayed(js: BlockingClient, count: int) -> None:
     assert again[90].headers[0] == ("Name", b"text")
 
 
-@pytest.mark.slow(
-    "tests/crash/test_archive.py",
-    "tests/property/test_archive.py",
-    "tests/spark/test_archive.py::test_an_archive_has_every_record_of_all_partitions_in_its_directory",
-)
 def test_an_archive_of_some_subjects_goes_on_where_nothing_was_for_it(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient, tmp_path: Path
 ) -> None:

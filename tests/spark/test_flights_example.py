@@ -29,7 +29,7 @@ def check_picture(picture: Path) -> None:
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 100
 
 
-@pytest.mark.slow("tests/spark/test_page_examples.py")
+@pytest.mark.slow("tests/spark/test_aggregate.py")
 def test_the_notebook_ends_in_a_picture(
     spark: SparkSession,
     endpoints: Endpoints,

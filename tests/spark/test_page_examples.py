@@ -18,6 +18,7 @@ PRICES = """\
 """
 
 
+@pytest.mark.slow("tests/spark/test_source.py", "tests/spark/test_sink.py", "tests/spark/test_table.py")
 def test_the_examples_on_the_page_and_in_the_readme_run(
     spark: SparkSession, endpoints: Endpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
