@@ -239,7 +239,7 @@ _READING: Final = (
         "stale_heartbeat_response_accepted",
         _ELECTION,
         "isinstance(message, PreVoteResponse)",
-        "isinstance(message, PreVoteResponse | HeartbeatResponse)",
+        "isinstance(message, PreVoteResponse | VoterHeartbeatResponse)",
         first=3363,
     ),
 )

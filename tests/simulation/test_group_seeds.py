@@ -19,7 +19,14 @@ _REFUSED = (
     *("not_leader", "unavailable"),
 )
 _SAID = (
-    *("said_assignment", "said_committed", "said_cursors", "said_done", "said_heartbeatanswer", "said_left"),
+    *(
+        "said_assignment",
+        "said_cursorscommitted",
+        "said_cursorsfound",
+        "said_done",
+        "said_heartbeatanswer",
+        "said_left",
+    ),
     "commitsuperseded",
 )
 

@@ -1,5 +1,7 @@
 """The parts that no product code is in do what their worlds are built on."""
 
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -124,6 +126,15 @@ def test_a_mutant_whose_snippet_is_gone_or_not_unique_is_an_error() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_every_mutant_has_its_place_in_the_product(mutant: Mutant) -> None:
     assert mutant.source() != mutant.path.read_text()
+
+
+def test_every_mutant_uses_names_that_its_module_knows(tmp_path: Path) -> None:
+    """A mutant that fails with its first step would be found by any seed."""
+    for name, mutant in MUTANTS.items():
+        (tmp_path / f"{name}.py").write_text(mutant.source())
+    linter = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", str(tmp_path)]
+    found = subprocess.run(linter, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
 
 
 @pytest.mark.parametrize("mutant", directed(MUTANTS).values(), ids=directed(MUTANTS))

@@ -36,7 +36,7 @@ _STEWARDS: Final = (
         "lease_without_a_question",
         _CONTROLLER_TERM,
         "                    yield from self._ask_for_grants()",
-        "                    yield Tell(self._grants.pop())",
+        "                    yield SendToNode(self._grants.pop())",
         scenario=f"{_CONTROLLER_TERM_TEST}::test_a_lease_waits_for_a_question_that_was_asked_later",
     ),
     _mutant(

@@ -50,7 +50,7 @@ class _Run(Case):
     @property
     def answered(self) -> int:
         """How many commits were answered."""
-        return self._world.trace.counts["said_committed"]
+        return self._world.trace.counts["said_cursorscommitted"]
 
     def begin_healing(self) -> None:
         """Let nothing go wrong from now on."""

@@ -112,7 +112,7 @@ _ALL: Final = (
         "no_session_after_failover",
         _SESSIONS,
         "self._sessions.setdefault(member_id, MemberSession(now))",
-        "self._sessions.setdefault(member_id, Session(MonotonicNs(0)))",
+        "self._sessions.setdefault(member_id, MemberSession(MonotonicNs(0)))",
     ),
     _mutant(
         "heartbeats_are_not_heard",
@@ -201,7 +201,7 @@ _ALL: Final = (
         "commits_answered_before_they_are_written",
         _DESK,
         "        self._commits.begin(commit)\n",
-        "        self._commits.begin(commit)\n        self._outbox.reply(question, Committed())\n"
+        "        self._commits.begin(commit)\n        self._outbox.reply(question, CursorsCommitted())\n"
         "        question = None\n",
     ),
     _mutant(
