@@ -36,7 +36,7 @@ def decided(scene: GroupScene, member: MemberProcess) -> list[Committed]:
 
 @pytest.mark.slow(
     "tests/integration/test_group_members.py::test_a_silent_member_is_put_out_and_fenced",
-    "tests/chaos/test_group_faults.py::test_a_partition_is_handed_over_although_the_coordinator_moves",
+    "tests/integration/test_cluster_groups.py::test_a_killed_coordinator_loses_no_cursor_and_moves_nothing",
     "tests/simulation/test_group_seeds.py",
 )
 @pytest.mark.parametrize(("is_library", "outcome"), [(False, "refused"), (True, "unknown")])
@@ -116,24 +116,11 @@ async def reassign_shard(scene: GroupScene, leader: str) -> None:
     await scene.move(scene.shard, [name for name in scene.cluster.nodes if name != leader])
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        kill_coordinator,
-        pytest.param(
-            stop_coordinator,
-            marks=pytest.mark.slow(
-                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
-            ),
-        ),
-        pytest.param(
-            reassign_shard,
-            marks=pytest.mark.slow(
-                "tests/chaos/test_group_faults.py", "tests/simulation/test_group_seeds.py"
-            ),
-        ),
-    ],
+@pytest.mark.slow(
+    "tests/integration/test_cluster_groups.py::test_a_killed_coordinator_loses_no_cursor_and_moves_nothing",
+    "tests/simulation/test_group_seeds.py",
 )
+@pytest.mark.parametrize("move", [kill_coordinator, stop_coordinator, reassign_shard])
 def test_a_partition_is_handed_over_although_the_coordinator_moves(
     ground: Stage, tmp_path: Path, move: Callable[[GroupScene, str], Awaitable[None]]
 ) -> None:

@@ -69,7 +69,7 @@ def verify_files(data: Path) -> None:
 
 @pytest.mark.slow(
     "tests/crash/test_power_loss.py",
-    "tests/chaos/test_restart_under_readers.py",
+    "tests/integration/test_reader_faults.py",
 )
 def test_ten_kills_under_load_lose_and_repeat_nothing(tmp_path: Path) -> None:
     run(kill_and_restart(tmp_path, rounds=10, seed=1))

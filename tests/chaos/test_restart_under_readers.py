@@ -114,14 +114,11 @@ async def verify(js: JetstreamClient, witness: Witness, readers: Readers) -> Non
         assert got == stored[BEFORE:]
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        NodeProcess.kill,
-        pytest.param(NodeProcess.stop, marks=pytest.mark.slow("tests/chaos/test_restart_under_readers.py")),
-    ],
-    ids=["killed", "stopped"],
+@pytest.mark.slow(
+    "tests/integration/test_reader_faults.py::test_a_connection_that_is_cut_before_any_byte_is_resumed_there",
+    "tests/integration/test_cluster_reads.py::test_a_reader_that_catches_up_goes_on_elsewhere_when_its_node_is_killed",
 )
+@pytest.mark.parametrize("end", [NodeProcess.kill, NodeProcess.stop], ids=["killed", "stopped"])
 def test_fifty_readers_go_on_at_their_record_when_the_node_comes_back(
     tmp_path: Path, end: Callable[[NodeProcess], object]
 ) -> None:

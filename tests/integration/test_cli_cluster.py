@@ -64,6 +64,9 @@ def wait_for_end(process: int) -> None:
     os.close(process)
 
 
+@pytest.mark.slow(
+    "tests/integration/test_cli_cluster.py::test_the_end_takes_all_nodes_along_and_a_restart_finds_everything"
+)
 def test_the_nodes_say_where_they_listen(cluster: Cluster) -> None:
     assert list(cluster.nodes) == ["a", "b", "c"]
     addresses = [address for node in cluster.nodes.values() for address in node["endpoints"].values()]

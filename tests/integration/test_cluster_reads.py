@@ -241,7 +241,10 @@ def test_every_question_is_answered_while_a_node_stands_still(scene: Scene) -> N
     run(test())
 
 
-@pytest.mark.parametrize("read_from", ["auto", "any"])
+@pytest.mark.parametrize(
+    "read_from",
+    ["auto", pytest.param("any", marks=pytest.mark.slow("tests/integration/test_cluster_reads.py"))],
+)
 def test_a_reader_that_catches_up_goes_on_elsewhere_when_its_node_is_killed(
     scene: Scene, read_from: ReadFrom
 ) -> None:

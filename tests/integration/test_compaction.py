@@ -166,6 +166,7 @@ async def check_alike(scene: ClusterScene, js: JetstreamClient, keys: dict[str, 
         await scene.until(js.nats, stream, lambda info: info["state"] == "online")
 
 
+@pytest.mark.slow("tests/property/test_compaction.py", "tests/integration/test_compacted_streams.py")
 def test_a_replica_that_was_away_catches_up_through_what_was_compacted(scene: ClusterScene) -> None:
     """Two streams, of which one loses keys meanwhile."""
     streams = ("away", "away-deletes")

@@ -168,6 +168,9 @@ def test_readers_that_have_said_hello_take_no_more_than_their_share(tmp_path: Pa
     run(scenario())
 
 
+@pytest.mark.slow(
+    "tests/crash/test_every_call_fails.py::test_no_descriptor_for_any_calls_refuses_and_goes_on"
+)
 def test_when_nothing_can_be_opened_publishers_are_refused_until_it_can(tmp_path: Path) -> None:
     """A limit below what is open already: a roll finds no descriptor, and passes when there is one."""
 

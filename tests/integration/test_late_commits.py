@@ -82,6 +82,7 @@ async def repeated(nats: Client, stream: str, message_id: str, payload: bytes) -
                 return answer
 
 
+@pytest.mark.slow("tests/property/test_uncommitted_names.py", "tests/simulation/test_replica_seeds.py")
 @pytest.mark.parametrize(
     "killed",
     [

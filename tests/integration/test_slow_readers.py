@@ -112,6 +112,9 @@ RECORDS: Final = 60
 KEEP_OFTEN: Final = {"maintenance_interval": timedelta(milliseconds=50)}
 
 
+@pytest.mark.slow(
+    "tests/integration/test_slow_readers.py::test_what_is_removed_while_it_is_sent_and_has_left_the_page_cache_is_read_to_its_end"
+)
 @pytest.mark.parametrize(
     "how",
     [

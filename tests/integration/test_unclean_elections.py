@@ -90,6 +90,7 @@ def test_an_operator_elects_and_everybody_is_told_what_is_lost(scene: ClusterSce
     run(test())
 
 
+@pytest.mark.slow("tests/unit/metadata/test_unclean_elections.py")
 def test_a_stream_that_says_so_is_led_by_whoever_is_left(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:
@@ -105,10 +106,7 @@ def test_a_stream_that_says_so_is_led_by_whoever_is_left(scene: ClusterScene) ->
     run(test())
 
 
-@pytest.mark.slow(
-    "tests/unit/metadata/test_unclean_elections.py",
-    "tests/integration/test_unclean_elections.py::test_a_stream_that_says_so_is_led_by_whoever_is_left",
-)
+@pytest.mark.slow("tests/unit/metadata/test_unclean_elections.py")
 def test_a_read_replica_leads_if_an_operator_says_so_and_changes_places_with_who_was_in_sync(
     scene: ClusterScene,
 ) -> None:

@@ -93,6 +93,10 @@ def test_a_node_that_stopped_cleanly_is_in_sync_under_any_kernel(scene: ClusterS
     run(test())
 
 
+@pytest.mark.slow(
+    "tests/unit/replica/test_loss_scenarios.py",
+    "tests/integration/test_unsynced_tails.py::test_a_process_that_was_killed_is_still_in_sync",
+)
 def test_who_may_have_lost_its_tail_waits_for_who_has_it(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:
@@ -114,7 +118,7 @@ def test_who_may_have_lost_its_tail_waits_for_who_has_it(scene: ClusterScene) ->
 
 @pytest.mark.slow(
     "tests/unit/replica/test_loss_scenarios.py::test_d2_kip101_s2_divergence_after_double_hard_failure",
-    "tests/integration/test_unsynced_tails.py::test_who_may_have_lost_its_tail_waits_for_who_has_it",
+    "tests/integration/test_unsynced_tails.py::test_a_process_that_was_killed_is_still_in_sync",
 )
 def test_the_last_one_standing_comes_back_with_what_it_has(scene: ClusterScene) -> None:
     async def test() -> None:

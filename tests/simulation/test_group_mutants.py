@@ -29,5 +29,6 @@ def test_the_simulator_finds_the_mutant_of_groups_from_any_seed_on(mutant: Mutan
     check_found_anew(mutant, seeds_max=5_000)
 
 
+@pytest.mark.slow("tests/simulation/test_group_seeds.py")
 def test_the_seeds_that_find_a_mutant_find_nothing_in_groups() -> None:
     check_sound(MUTANTS, run)

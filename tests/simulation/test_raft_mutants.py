@@ -32,5 +32,6 @@ def test_the_simulator_finds_the_mutant_from_any_seed_on(mutant: Mutant) -> None
     check_found_anew(mutant, seeds_max=30_000)
 
 
+@pytest.mark.slow("tests/simulation/test_raft_seeds.py")
 def test_the_seeds_that_find_a_mutant_find_nothing_in_the_product() -> None:
     check_sound(MUTANTS, run)

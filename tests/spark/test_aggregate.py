@@ -67,10 +67,7 @@ def found_in(directory: Path) -> dict[tuple[str, datetime], tuple[int, float | N
     return found
 
 
-@pytest.mark.slow(
-    "tests/spark/test_aggregate.py::test_a_record_behind_the_watermark_is_in_no_window_and_is_counted",
-    "tests/spark/test_aggregate.py::test_a_window_may_slide",
-)
+@pytest.mark.slow("tests/spark/test_aggregate.py::test_a_window_may_slide")
 def test_hours_of_real_flights_are_those_that_arrow_counts(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -102,6 +99,7 @@ def value(origin: str, hour: int, delay: float | None = 0) -> tuple[None, bytes]
     return None, json.dumps({"origin": origin, "time_hour": moment, "dep_delay": delay}).encode()
 
 
+@pytest.mark.slow("tests/spark/test_aggregate.py::test_a_window_may_slide")
 def test_a_record_behind_the_watermark_is_in_no_window_and_is_counted(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:

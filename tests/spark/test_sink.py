@@ -56,6 +56,7 @@ def test_a_batch_is_written_with_all_its_columns(
     }
 
 
+@pytest.mark.slow("tests/spark/test_sink_direct.py")
 def test_columns_that_cannot_be_published_fail_the_write_before_it_begins(
     spark: SparkSession, endpoints: Endpoints, js: BlockingClient
 ) -> None:
@@ -68,7 +69,6 @@ def test_columns_that_cannot_be_published_fail_the_write_before_it_begins(
 
 
 @pytest.mark.slow(
-    "tests/spark/test_sink.py::test_columns_that_cannot_be_published_fail_the_write_before_it_begins",
     "tests/spark/test_sink_direct.py::test_a_write_that_replaces_is_refused",
     "tests/unit/spark/writing/test_sink_options.py::test_what_cannot_be_meant_is_refused",
 )

@@ -95,7 +95,7 @@ def test_a_batch_that_spark_repeats_is_in_the_table_once(
 
 
 @pytest.mark.slow(
-    "tests/spark/test_aggregate.py::test_a_record_behind_the_watermark_is_in_no_window_and_is_counted",
+    "tests/spark/test_aggregate.py::test_a_window_may_slide",
     "tests/spark/test_table.py::test_a_table_has_the_last_record_of_each_key_and_goes_on_where_it_was",
     "tests/unit/spark/pipelines/tables/test_table_merge.py",
 )
