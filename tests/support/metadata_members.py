@@ -81,8 +81,11 @@ def named(word: bytes) -> bytes:
 def listening(address: Address) -> socket.socket:
     """A socket bound on the loopback."""
     found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind((address.host, address.port))
+    with contextlib.ExitStack() as unless_bound:
+        unless_bound.enter_context(found)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address.host, address.port))
+        unless_bound.pop_all()
     return found
 
 
