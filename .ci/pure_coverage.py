@@ -1,7 +1,6 @@
 """Print the branch coverage of the pure packages by their unit and property tests; fail below the limit.
 
-The property tests draw six times the examples of the test command here. Which packages are pure is what the
-import contract says (pyproject.toml).
+Which packages are pure is what the import contract says (pyproject.toml).
 """
 
 import subprocess
@@ -26,7 +25,7 @@ def pure_files() -> list[str]:
 def main() -> int:
     """Run the tests in two processes, each of which counts; return the exit code."""
     coverage = [sys.executable, "-m", "coverage"]
-    pytest = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--hypothesis-profile=ci", *TESTS]
+    pytest = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *TESTS]
     steps = (
         ["erase"],
         ["run", "--parallel-mode", "--branch", f"--include={','.join(pure_files())}", *pytest],
