@@ -132,6 +132,16 @@ def test_a_failed_log_is_not_believed_again_before_the_cluster_knows() -> None:
     assert machine.live() is False
 
 
+@pytest.mark.parametrize("has_lost", [True, False])
+def test_a_stop_before_the_node_has_registered_changes_no_claim(has_lost: bool) -> None:
+    machine = Machine(MemoryDisk())
+    machine.live(stops=not has_lost)
+    for boot in ("boot-2", "boot-3"):
+        witness = BootMarker(machine.disk, boot)
+        assert witness.begin() is not has_lost
+        witness.stopped()
+
+
 def test_a_witness_that_is_damaged_claims_nothing() -> None:
     machine = lived(stops=True)
     overwrite(machine.disk, WITNESS_FILE, flipped(file_content(machine.disk, WITNESS_FILE), 5, 1))
