@@ -87,7 +87,7 @@ def without(state: GroupState, member_ids: Iterable[MemberId]) -> GroupState:
 
 
 def _owned(draft: GroupState, wishes: Wishes) -> dict[MemberId, list[Claim]]:
-    """Return the claims of each member: its target, else its grants; without generation, its wishes.
+    """Return the claims of each member: targets, grants without a target, and wishes of no generation.
 
     The target comes first, so that a move that is under way is not turned back by the next one.
     """
