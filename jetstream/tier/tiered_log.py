@@ -7,6 +7,7 @@ waits.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
 from envelope.types import LeaderEpoch, Offset, TimestampUs
@@ -38,22 +39,36 @@ class SegmentAway(UnavailableError):
         )
 
 
+class KnownTier(Protocol):
+    """The part of a stream in the object store, as far as this node knows of it.
+
+    A log drops nothing for a mark before that mark is known here: who looks at the log's start first, and at
+    the mark then, finds all between them in the store.
+    """
+
+    @property
+    def mark(self) -> TierMark | None:
+        """The catalogue's newest mark; None: none, as far as this node knows."""
+
+    @property
+    def manifest(self) -> TierManifest | None:
+        """The list that the mark names; None: not here yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class TieredLog:
-    """A stream at one moment, across both places; for any thread.
+    """A stream across both places; for any thread, while the log drops what the store has.
 
     Attributes:
         log: the local part.
-        mark: the catalogue's mark of the tier; None: none, as far as this node knows.
-        manifest: the list that ``mark`` names; None: not here yet.
-        leads: this node leads the stream, so ``mark`` covers all that the log has dropped for the tier.
+        tier: the part in the object store.
+        leads: this node leads the stream, so the mark covers all that the log has dropped for the tier.
         held: finds a downloaded segment.
         used: called with each tiered segment that was read.
     """
 
     log: LogReader
-    mark: TierMark | None
-    manifest: TierManifest | None
+    tier: KnownTier
     leads: bool
     held: Callable[[TieredSegment], LogReader | None]
     used: Callable[[TierManifest, TieredSegment], None]
@@ -61,7 +76,7 @@ class TieredLog:
     @property
     def log_start_offset(self) -> Offset:
         """First offset of the stream."""
-        local, mark = self.log.log_start_offset, self.mark
+        local, mark = self.log.log_start_offset, self.tier.mark  # in this order, see `KnownTier`
         if mark is not None and mark.end >= local:
             return mark.start
         # A leader has removed the offsets between the mark and the log for good. A follower may have dropped
@@ -137,13 +152,17 @@ class TieredLog:
         Raises:
             SegmentAway: a segment has to be brought in first.
         """
-        for segment in self._before_log():
-            if segment.max_timestamp >= timestamp:
-                held = self._held(segment)
-                found = held.offset_for_timestamp(timestamp)
-                if found < held.log_end_offset:  # compaction may have left no such record there
-                    return max(found, self.log_start_offset)
-        return self.log.offset_for_timestamp(timestamp)
+
+        def find(local: Offset) -> Offset:
+            for segment in self._before(local):
+                if segment.max_timestamp >= timestamp:
+                    held = self._held(segment)
+                    found = held.offset_for_timestamp(timestamp)
+                    if found < held.log_end_offset:  # compaction may have left no such record there
+                        return max(found, self.log_start_offset)
+            return self.log.offset_for_timestamp(timestamp)
+
+        return self._found(find)
 
     def first_with_txid(self, txid: int) -> Offset:
         """Return the first offset whose transaction id is at least ``txid``, as `offset_for_txid`.
@@ -151,19 +170,21 @@ class TieredLog:
         Raises:
             SegmentAway: a segment has to be brought in first.
         """
-        local, start = self.log.log_start_offset, self.log_start_offset
-        for segment in self._before_log():
-            # An object and its entry in the list never change. But only records below the local log count:
-            # above, compaction may have removed records from the log that the object still has.
-            if segment.last_txid is not None and segment.last_txid >= txid:
-                end = min(segment.next, local)
-                found = first_with_txid(self._held(segment), txid, start, end)
-                if found is not None:
-                    return found
-            start = max(start, segment.next)
-        found = offset_for_txid(self.log, txid)
-        # Otherwise some of it was dropped meanwhile.
-        return found if self.log.log_start_offset == local else self.first_with_txid(txid)
+
+        def find(local: Offset) -> Offset:
+            start = self.log_start_offset
+            for segment in self._before(local):
+                # An object and its entry in the list never change. But only records below the local log
+                # count: above, compaction may have removed records from the log that the object still has.
+                if segment.last_txid is not None and segment.last_txid >= txid:
+                    end = min(segment.next, local)
+                    found = first_with_txid(self._held(segment), txid, start, end)
+                    if found is not None:
+                        return found
+                start = max(start, segment.next)
+            return offset_for_txid(self.log, txid)
+
+        return self._found(find)
 
     def _piece(self, taken: StoredBatches, max_bytes: int, end: Offset) -> StoredBatches:
         """Return the batches behind ``taken`` in one place, for `joined`."""
@@ -184,17 +205,27 @@ class TieredLog:
                 raise
             return StoredBatches(offset, 0)
 
-    def _before_log(self) -> tuple[TieredSegment, ...]:
-        """Return the segments of offsets below the log, oldest first."""
-        start, local = self.log_start_offset, self.log.log_start_offset
+    def _found(self, find: Callable[[Offset], Offset]) -> Offset:
+        """Return what ``find`` finds, told where the log begins; again if some was dropped meanwhile."""
+        local = self.log.log_start_offset
+        while True:
+            found, before = find(local), local
+            local = self.log.log_start_offset
+            if local == before:
+                return found
+
+    def _before(self, local: Offset) -> tuple[TieredSegment, ...]:
+        """Return the segments of offsets below ``local``, where the log begins, oldest first."""
+        start = self.log_start_offset
         if start >= local:
             return ()
         return tuple(segment for segment in self._list().kept(start) if segment.base < local)
 
     def _list(self) -> TierManifest:
-        if self.manifest is None:
+        manifest = self.tier.manifest
+        if manifest is None:
             raise SegmentAway(None)
-        return self.manifest
+        return manifest
 
     def _tiered(self, manifest: TierManifest, offset: Offset) -> TieredSegment:
         if not manifest.segments or offset >= manifest.end:

@@ -25,7 +25,7 @@ Propose = Callable[[Command], Awaitable[Applied]]
 
 
 class TieredStream:
-    """Changed by the catalogue's rows; owned by the loop's thread.
+    """Changed by the catalogue's rows; owned by the loop's thread, other threads read mark and manifest.
 
     Attributes:
         mark: the newest that was heard of.
@@ -82,14 +82,7 @@ class TieredStream:
         """Return the stream as it can be read here, across both places."""
         if self.border is None:
             return log
-        return TieredLog(
-            log=log,
-            mark=self.mark,
-            manifest=self.manifest,
-            leads=leads,
-            held=self._tier.held,
-            used=self._tier.look_ahead,
-        )
+        return TieredLog(log=log, tier=self, leads=leads, held=self._tier.held, used=self._tier.look_ahead)
 
     def is_moving(self, away: SegmentAway) -> bool:
         """Return whether what is away is on its way here, and moves."""

@@ -1,12 +1,14 @@
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from envelope.errors import DivergedHistory, OffsetOutOfRange, TierUnavailable
-from envelope.types import Incarnation, LeaderEpoch, Offset
+from envelope.types import Incarnation, LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.planner import FetchQuery, RefuseRead, StreamView, plan_fetch
 from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.log import Log
 from jetstream.log.reader import LogReader
 from jetstream.tier.download import download_segment
 from jetstream.tier.manifest import TieredSegment, TierManifest
@@ -27,6 +29,14 @@ MARK = TierMark(
 )
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a node knows of the tier."""
+
+    mark: TierMark | None
+    manifest: TierManifest | None
+
+
 def nothing_held(_: TieredSegment) -> LogReader | None:
     return None
 
@@ -38,7 +48,7 @@ def unused(_manifest: TierManifest, _segment: TieredSegment) -> None:
 def tiered(local_start: int, *, leads: bool = True, mark: TierMark | None = MARK) -> TieredLog:
     log = filled(MemoryDisk(), 9)
     log.truncate_before(Offset(local_start), Offset(9))
-    return TieredLog(log=log.reader, mark=mark, manifest=LISTED, leads=leads, held=nothing_held, used=unused)
+    return TieredLog(log.reader, Known(mark, LISTED), leads=leads, held=nothing_held, used=unused)
 
 
 def test_the_stream_begins_where_the_mark_says() -> None:
@@ -72,7 +82,7 @@ def test_epochs_of_both_places_are_known() -> None:
     log = tiered(4)
     assert [log.epoch_at(Offset(offset)) for offset in (1, 3, 4, 8)] == [1, 1, 1, 1]
     with pytest.raises(SegmentAway):
-        replace(log, manifest=None).epoch_at(Offset(3))
+        replace(log, tier=Known(MARK, None)).epoch_at(Offset(3))
 
 
 def test_an_old_list_calls_no_reader_diverged() -> None:
@@ -83,7 +93,7 @@ def test_an_old_list_calls_no_reader_diverged() -> None:
             log.writer.begin_epoch(LeaderEpoch(2), NOW)
         append(log, [b"%d" % offset])
     log.truncate_before(Offset(6), Offset(9))
-    readable = TieredLog(log.reader, MARK, LISTED, leads=False, held=nothing_held, used=unused)
+    readable = TieredLog(log.reader, Known(MARK, LISTED), leads=False, held=nothing_held, used=unused)
     view = StreamView(Incarnation("life"), Offset(9), readable, LeaderEpoch(2), leads=False)
     for offset in (5, 6):
         plan = plan_fetch(FetchQuery(Offset(offset), 100, LeaderEpoch(2)), view, load=True)
@@ -117,6 +127,65 @@ def test_a_folder_on_the_same_file_system_is_read_where_it_is(tmp_path: Path) ->
     with pytest.raises(TierUnavailable, match="no segment"):
         download_segment(store, disk, "tier/2", uploaded, root=tmp_path / "data")
     disk.close()
+
+
+# --- a log that drops what the store has, meanwhile ---------------------------------------------------------
+
+
+class DropsMeanwhile:
+    """A tier whose next mark comes while its list is looked at, and a log that drops what it covers."""
+
+    def __init__(self, log: Log, now: Known, then: Known) -> None:
+        self._log = log
+        self._now = now
+        self._then = then
+
+    @property
+    def mark(self) -> TierMark | None:
+        return self._now.mark
+
+    @property
+    def manifest(self) -> TierManifest | None:
+        found, self._now = self._now.manifest, self._then
+        assert self._then.mark is not None
+        self._log.truncate_before(self._then.mark.end, Offset(9))
+        return found
+
+
+BY_TIME_AND_BY_TXID: Sequence[Callable[[TieredLog, int], Offset]] = [
+    lambda log, offset: log.offset_for_timestamp(TimestampUs(NOW + offset)),
+    lambda log, offset: log.first_with_txid(10 * offset),
+]
+
+
+@pytest.mark.parametrize("offset", [0, 2, 3, 5, 6, 8])
+@pytest.mark.parametrize("look_up", BY_TIME_AND_BY_TXID)
+def test_a_place_is_found_though_its_record_is_dropped_here_while_it_is_looked_for(
+    look_up: Callable[[TieredLog, int], Offset], offset: int
+) -> None:
+    disk, objects = MemoryDisk(), MemoryStore()
+    log = begun(disk, SMALL)
+    for number in range(9):
+        append_records(log, [Record(txid=10 * number, timestamp=TimestampUs(NOW + number))])
+    uploaded = [
+        upload_segment(objects.store, "d", segment, LeaderEpoch(1)) for segment in log.reader.segments[:3]
+    ]
+    assert [segment.next for segment in uploaded] == [2, 4, 6]
+    held = {
+        segment.path: download_segment(objects.store, disk, f"tier/{segment.base}", segment)
+        for segment in uploaded
+    }
+    now, then = (
+        Known(
+            replace(MARK, start=Offset(0), end=Offset(2 * count), last_txid=20 * count - 10),
+            manifest(*uploaded[:count], end=2 * count),
+        )
+        for count in (1, 3)
+    )
+    log.truncate_before(Offset(2), Offset(9))
+    tier = DropsMeanwhile(log, now, then)
+    readable = TieredLog(log.reader, tier, leads=True, held=lambda one: held.get(one.path), used=unused)
+    assert look_up(readable, offset) == offset
 
 
 # --- transaction ids ---------------------------------------------------------------------------------------
@@ -153,8 +222,7 @@ def with_txids(disk: MemoryDisk, *, start: int, border: int, are_here: bool = Tr
     listed = manifest(*uploaded, start=start, end=6)
     return TieredLog(
         log=log.reader,
-        mark=mark,
-        manifest=listed,
+        tier=Known(mark, listed),
         leads=True,
         held=lambda segment: held.get(segment.path),
         used=unused,
@@ -226,8 +294,7 @@ def byte_scene(border: int = 6) -> ByteScene:
     listed = manifest(*uploaded, end=6)
     tiered_log = TieredLog(
         log=log.reader,
-        mark=mark,
-        manifest=listed,
+        tier=Known(mark, listed),
         leads=True,
         held=lambda segment: held.get(segment.path),
         used=unused,
@@ -274,10 +341,10 @@ def test_what_is_in_both_places_is_counted_here() -> None:
 
 def test_without_the_list_what_follows_is_not_counted() -> None:
     scene = byte_scene()
-    unlisted = replace(scene.log, manifest=None)
+    unlisted = replace(scene.log, tier=Known(scene.log.tier.mark, None))
     assert unlisted.batches_within(Offset(6), HUGE, Offset(9)).next == 9
     with pytest.raises(SegmentAway) as away:
         unlisted.batches_within(Offset(0), HUGE, Offset(9))
     assert away.value.wanted is None
-    late = replace(scene.log, leads=False, manifest=manifest(scene.stored[0], end=2))
+    late = replace(scene.log, leads=False, tier=Known(scene.log.tier.mark, manifest(scene.stored[0], end=2)))
     assert late.batches_within(Offset(0), HUGE, Offset(9)).next == 2
