@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import version
 from typing import Final, TypeVar, assert_never
 from weakref import WeakKeyDictionary
@@ -60,12 +61,18 @@ def check_seam(client: Client) -> None:
     Raises:
         InvalidConfig: another minor version is installed, or an attribute is missing.
     """
-    installed = version("nats-py")
+    installed = _installed_version()
     missing = [name for name in _CLIENT_ATTRIBUTES if not hasattr(client, name)]
     missing += [name for name in ("parse", "reset") if not hasattr(client._ps, name)]
     if missing or not installed.startswith(_SEAM_MINOR):
         lacking = f" without {', '.join(missing)}" if missing else ""
         raise InvalidConfig(f"nats-py is {installed}{lacking}, and must be {_SEAM_MINOR}x")
+
+
+@cache
+def _installed_version() -> str:
+    """To parse a distribution's metadata takes longer than to connect."""
+    return version("nats-py")
 
 
 class DropKind(StrEnum):

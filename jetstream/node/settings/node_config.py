@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -339,14 +340,10 @@ def load_config(path: Path | None = None, flags: Mapping[str, object] | None = N
         InvalidConfig: the file cannot be read, a key is unknown or a value does not fit (all are named).
     """
     _refuse_unknown_environment()
-
-    class Sourced(NodeConfig):
-        model_config = SettingsConfigDict(toml_file=path)
-
     if path is not None and not path.is_file():
         raise InvalidConfig(f"no configuration file at {path}")
     try:
-        return Sourced(**dict(flags or {}))  # type: ignore[arg-type]  # validated by pydantic, field by field
+        return _with_file(path)(**dict(flags or {}))  # type: ignore[arg-type]  # validated by pydantic, field by field
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in e['loc']) or 'config'}: {e['msg']}" for e in error.errors()
@@ -354,6 +351,18 @@ def load_config(path: Path | None = None, flags: Mapping[str, object] | None = N
         raise InvalidConfig(f"invalid configuration: {problems}") from None
     except (SettingsError, ValueError) as error:
         raise InvalidConfig(f"invalid configuration: {error}") from None
+
+
+@cache
+def _with_file(path: Path | None) -> type[NodeConfig]:
+    """The settings whose file is at ``path``; pydantic takes ten milliseconds to make such a class."""
+    if path is None:
+        return NodeConfig
+
+    class Sourced(NodeConfig):
+        model_config = SettingsConfigDict(toml_file=path)
+
+    return Sourced
 
 
 def _refuse_unknown_environment() -> None:
