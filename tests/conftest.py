@@ -11,46 +11,53 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.nats_server import NatsServer
 
+gc.disable()  # while thousands of tests are collected, of which none is garbage
+
 # Deadlines and the too-slow check measure a shared machine, not the code under test.
 _MANNERS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("brief", _MANNERS, max_examples=15)
+settings.register_profile("brief", _MANNERS, max_examples=10)
 settings.register_profile("ci", _MANNERS, max_examples=100)
 settings.register_profile("deep", _MANNERS, max_examples=5_000)
 settings.load_profile("brief")
 
 _SLOW_FOLDERS = {
-    Path(__file__).with_name("benchmarks"): pytest.mark.slow("tests/integration/test_bench_command.py"),
-    Path(__file__).with_name("containers"): pytest.mark.slow("tests/integration/test_cli.py"),
+    "tests/benchmarks/": pytest.mark.slow("tests/integration/test_bench_command.py"),
+    "tests/containers/": pytest.mark.slow("tests/integration/test_cli.py"),
 }
 """With the tests that hold their promises in the test command."""
 
 StartNatsServer = Callable[..., NatsServer]
 
 if TYPE_CHECKING:
-    from tests.support.spark_scheduling import SparkTogether
+    from tests.support.scheduling import SharedProcesses
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SparkTogether | None":
-    """With ``--dist loadfile``, give all tests of Spark to one process; every other file goes by itself."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "SharedProcesses | None":
+    """With ``--dist loadfile``, let the tests of Spark and those of the tree share a process each."""
     if config.getoption("dist") != "loadfile":
         return None
-    from tests.support.spark_scheduling import SparkTogether  # noqa: PLC0415 - only with xdist is it needed
+    from tests.support.scheduling import SharedProcesses  # noqa: PLC0415 - only with xdist is it needed
 
-    return SparkTogether(config, log)
+    return SharedProcesses(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Take for slow what starts a dozen servers, and holds no promise that others do not."""
+    """Take for slow what starts a dozen servers; begin with Spark, which keeps one process busy for longest.
+
+    Folders whose tests all are slow hold no promise that others do not.
+    """
     for item in items:
         for folder, mark in _SLOW_FOLDERS.items():
-            if item.path.is_relative_to(folder):
+            if item.nodeid.startswith(folder):
                 item.add_marker(mark)
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
 def pytest_collection_finish() -> None:
     """Let the cycle collector look at what tests make, and not at all modules and tests with each pass."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

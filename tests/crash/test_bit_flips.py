@@ -28,8 +28,8 @@ from tests.support.memory_disk import MemoryDisk, everything_survives, nothing_s
 CONFIG = LogConfig(segment_bytes=3000)
 FIRST = segment_path(DIRECTORY, Offset(0))
 SECOND = segment_path(DIRECTORY, Offset(3))
-SAMPLED = 3
-"""Every third byte; the deep test flips every bit of every byte."""
+SAMPLED = 5
+"""Every fifth byte; the deep test flips every bit of every byte."""
 VALUES = {0: b"zero", 1: b"one", 2: b"two", 3: b"three", 4: b"four", 5: b"five"}
 
 

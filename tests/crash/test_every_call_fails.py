@@ -21,9 +21,8 @@ from tests.support.memory_disk import (
 from tests.support.passed_checks import once_for_each_state
 from tests.support.struck_calls import struck_calls
 
-SAMPLES = pytest.mark.parametrize(
-    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_every_call_fails.py"))]
-)
+_SLOW = pytest.mark.slow("tests/crash/test_every_call_fails.py")
+SAMPLES = pytest.mark.parametrize("step", [5, pytest.param(1, marks=_SLOW)])
 """A fifth of the calls, others in each test, and all calls."""
 
 
@@ -42,7 +41,7 @@ def test_a_full_disk_at_every_call_refuses_and_goes_on(step: int) -> None:
 
 
 @SAMPLES
-@pytest.mark.parametrize("calls", [1, 2, 7])
+@pytest.mark.parametrize("calls", [1, pytest.param(2, marks=_SLOW), pytest.param(7, marks=_SLOW)])
 def test_no_descriptor_for_any_calls_refuses_and_goes_on(calls: int, step: int) -> None:
     """For one call, or for several in a row, as other threads or connections would leave it."""
     for number in range(1 + calls % step, len(CALLS) + 1, step):

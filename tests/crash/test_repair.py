@@ -129,7 +129,7 @@ def flips(step: int) -> Iterator[MemoryDisk]:
 @pytest.mark.parametrize("full", [True, False])
 def test_a_flip_of_any_byte_is_repaired_to_the_byte(other: Log, full: bool) -> None:
     repaired = 0
-    for disk in flips(13):
+    for disk in flips(29):
         log = looked_at(disk, full=full)
         assert log.reader.corrupt_ranges
         repaired += repair(log, other)

@@ -222,7 +222,7 @@ async def strike_disk(number: int, fault: Fault, restart: Restart) -> None:
     await check_whole(restart(disk, number), objects, known, history)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))])
 @pytest.mark.parametrize(
     ("kind", "restart", "case", "more"),
     [

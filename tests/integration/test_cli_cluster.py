@@ -64,9 +64,7 @@ def wait_for_end(process: int) -> None:
     os.close(process)
 
 
-@pytest.mark.slow(
-    "tests/integration/test_cli_cluster.py::test_the_end_takes_all_nodes_along_and_a_restart_finds_everything"
-)
+@pytest.mark.slow("tests/integration/test_cli_cluster.py::test_a_node_that_dies_is_said_and_started_again")
 def test_the_nodes_say_where_they_listen(cluster: Cluster) -> None:
     assert list(cluster.nodes) == ["a", "b", "c"]
     addresses = [address for node in cluster.nodes.values() for address in node["endpoints"].values()]
@@ -104,6 +102,7 @@ def test_a_node_that_dies_is_said_and_started_again(cluster: Cluster) -> None:
     assert {node["id"]: node["node_epoch"] for node in info["cluster"]["nodes"]}[leader] == 2
 
 
+@pytest.mark.slow("tests/integration/test_cli_cluster.py::test_a_node_that_dies_is_said_and_started_again")
 def test_the_end_takes_all_nodes_along_and_a_restart_finds_everything(cluster: Cluster, data: Path) -> None:
     """Runs last: it kills the module's command, and stops the one that it starts in its place."""
     succeeded("pub", "orders.eu", "kept", "--timeout", "30", nats=cluster.nats)

@@ -119,6 +119,7 @@ async def until_made(client: Client) -> dict[str, Any]:
                 return answer
 
 
+@pytest.mark.slow("tests/simulation/test_group_seeds.py", "tests/integration/test_cluster_groups.py")
 def test_acked_cursors_outlive_their_leader_and_no_older_one_is_ever_told(scene: ClusterScene) -> None:
     async def test() -> None:
         cluster = scene.cluster

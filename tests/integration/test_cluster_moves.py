@@ -162,6 +162,7 @@ def test_a_move_that_cannot_end_is_cancelled_and_the_next_one_ends(scene: Scene)
     run(test())
 
 
+@pytest.mark.slow("tests/integration/test_cluster_moves.py::test_a_stream_moves_while_it_is_published_to")
 def test_a_drained_node_has_nothing_left_and_comes_back_by_rebalancing(scene: Scene) -> None:
     async def test() -> None:
         streams = [f"s{next(_streams)}" for _ in range(4)]

@@ -165,6 +165,7 @@ def test_partitions_are_added_while_messages_come(scene: ClusterScene) -> None:
     run(scenario())
 
 
+@pytest.mark.slow("tests/integration/test_partition_feeds.py")
 def test_by_queue_every_message_is_in_one_partition(scene: ClusterScene) -> None:
     async def scenario() -> None:
         async with scene.client() as js:

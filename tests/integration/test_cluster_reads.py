@@ -332,6 +332,7 @@ def test_readers_are_spread_until_they_have_caught_up(scene: Scene) -> None:
     run(test())
 
 
+@pytest.mark.slow("tests/integration/test_cluster_reads.py", "tests/integration/test_blocking_reader.py")
 def test_the_reader_without_asyncio_goes_on_elsewhere_too(scene: Scene) -> None:
     async def prepared() -> tuple[str, str]:
         async with scene.client() as js:

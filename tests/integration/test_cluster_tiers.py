@@ -256,6 +256,7 @@ def test_a_new_replica_begins_where_its_leader_does_and_reads_what_is_before(sce
     run(test())
 
 
+@pytest.mark.slow("tests/unit/metadata/test_unclean_elections.py", "tests/crash/test_tiers.py")
 def test_who_leads_uncleanly_goes_on_where_the_store_ends(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js:

@@ -94,7 +94,6 @@ def test_a_batch_is_not_stored_again_after_a_restart(tmp_path: Path) -> None:
     run(scenario())
 
 
-BOMB = zstandard.compress(bytes(1 << 30))
 GOOD = arrow({"value": binary(b"v")})
 ZSTD = arrow({"value": binary(b"v")}, pa.ipc.IpcWriteOptions(compression="zstd"))
 NAMED = arrow({"value": binary(b"v"), "headers": pa.array([[("name", b"")]], HEADERS_TYPE)})
@@ -105,36 +104,41 @@ FALSE_NUMBERS = [
     *((FIELDS.body_length, -8), (FIELDS.row_count, -1), (FIELDS.nodes, -1), (FIELDS.nodes + 8, -2)),
     *((FIELDS.buffers + 16, -8), (FIELDS.buffers + 24, -8), (FIELDS.buffers + 40, -(1 << 63))),
 ]
-HOSTILE: Sequence[tuple[bytes, int]] = [
-    (batch_of(forged(NAMED, b"name\0", b"na\xffe\0"), 1), InvalidEnvelope.ack_code),
-    (batch_of(forged(TWO, ends(0, 5, 6), ends(0, 7, 6)), 2), InvalidEnvelope.ack_code),
-    (batch_of(forged(TWO, ends(0, 5, 6), ends(-1, 5, 6)), 2), InvalidEnvelope.ack_code),
-    *(
-        (batch_of(with_number(GOOD, AT + place, number), 1), InvalidEnvelope.ack_code)
-        for place, number in FALSE_NUMBERS
-    ),
-    (raw(extent(1, 1 << 30), BOMB, flags=1), RecordTooLarge.ack_code),
-    (raw(extent(1, 1000), BOMB, flags=1), InvalidEnvelope.ack_code),
-    (raw(extent(1, 1 << 30), BOMB, kind=2, flags=1), RecordTooLarge.ack_code),
-    (batch_of(GOOD, 10**9), RecordTooLarge.ack_code),
-    (
-        batch_of(GOOD.replace((1).to_bytes(8, "little"), (10**9).to_bytes(8, "little")), 1),
-        InvalidEnvelope.ack_code,
-    ),
-    (batch_of(ZSTD, 1), InvalidEnvelope.ack_code),
-    (batch_of(arrow({"value": pa.array(["v"]).dictionary_encode()}), 1), InvalidEnvelope.ack_code),
-    (batch_of(arrow({"offset": binary(b"v")}), 1), InvalidEnvelope.ack_code),
-    (batch_of(b"\xff\xff\xff\xff\xff\xff\xff\x7f", 1), InvalidEnvelope.ack_code),
-    (batch_of(without_schema(GOOD), 1), InvalidEnvelope.ack_code),
-    (raw(version=9), Unsupported.ack_code),
-]
+
+
+def hostile() -> Sequence[tuple[bytes, int]]:
+    """Batches that are refused, each with the code of its refusal."""
+    bomb = zstandard.compress(bytes(1 << 30))
+    return [
+        (batch_of(forged(NAMED, b"name\0", b"na\xffe\0"), 1), InvalidEnvelope.ack_code),
+        (batch_of(forged(TWO, ends(0, 5, 6), ends(0, 7, 6)), 2), InvalidEnvelope.ack_code),
+        (batch_of(forged(TWO, ends(0, 5, 6), ends(-1, 5, 6)), 2), InvalidEnvelope.ack_code),
+        *(
+            (batch_of(with_number(GOOD, AT + place, number), 1), InvalidEnvelope.ack_code)
+            for place, number in FALSE_NUMBERS
+        ),
+        (raw(extent(1, 1 << 30), bomb, flags=1), RecordTooLarge.ack_code),
+        (raw(extent(1, 1000), bomb, flags=1), InvalidEnvelope.ack_code),
+        (raw(extent(1, 1 << 30), bomb, kind=2, flags=1), RecordTooLarge.ack_code),
+        (batch_of(GOOD, 10**9), RecordTooLarge.ack_code),
+        (
+            batch_of(GOOD.replace((1).to_bytes(8, "little"), (10**9).to_bytes(8, "little")), 1),
+            InvalidEnvelope.ack_code,
+        ),
+        (batch_of(ZSTD, 1), InvalidEnvelope.ack_code),
+        (batch_of(arrow({"value": pa.array(["v"]).dictionary_encode()}), 1), InvalidEnvelope.ack_code),
+        (batch_of(arrow({"offset": binary(b"v")}), 1), InvalidEnvelope.ack_code),
+        (batch_of(b"\xff\xff\xff\xff\xff\xff\xff\x7f", 1), InvalidEnvelope.ack_code),
+        (batch_of(without_schema(GOOD), 1), InvalidEnvelope.ack_code),
+        (raw(version=9), Unsupported.ack_code),
+    ]
 
 
 def test_hostile_envelopes_are_refused_and_the_node_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path) as (url, _), jetstream.connect(url) as js:
             await js.streams.create("orders", "orders.>", record_bytes_max=1 << 20)
-            for number, (payload, ack_code) in enumerate(HOSTILE):
+            for number, (payload, ack_code) in enumerate(hostile()):
                 answer = await ask(js, payload)
                 assert answer["error"]["err_code"] == ack_code, (number, answer)
                 assert (await js.publish("orders.new", b"next")).offset == number

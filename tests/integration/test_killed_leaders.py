@@ -219,6 +219,7 @@ def test_a_session_goes_on_at_the_next_leader_though_its_records_are_gone(scene:
     run(test())
 
 
+@pytest.mark.slow("tests/integration/test_read_only.py")
 def test_a_read_only_stream_is_so_at_the_next_leader(scene: ClusterScene) -> None:
     async def test() -> None:
         async with scene.client() as js, led(scene, js, "closed") as leader:

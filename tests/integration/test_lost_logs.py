@@ -51,7 +51,14 @@ def without_segments(directory: Path) -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("loses", [shutil.rmtree, emptied, without_segments])
+@pytest.mark.parametrize(
+    "loses",
+    [
+        shutil.rmtree,
+        pytest.param(emptied, marks=pytest.mark.slow("tests/integration/test_lost_logs.py")),
+        pytest.param(without_segments, marks=pytest.mark.slow("tests/integration/test_lost_logs.py")),
+    ],
+)
 def test_after_a_power_cut_who_lost_its_log_copies_it_from_the_others(
     loses: Callable[[Path], None], scene: ClusterScene
 ) -> None:

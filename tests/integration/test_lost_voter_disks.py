@@ -68,7 +68,17 @@ async def until_it_votes(scene: ClusterScene, js: JetstreamClient, node: str) ->
     await scene.cluster.until_whole(js.nats, "orders")
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["a follower", "the metadata leader"])
+@pytest.mark.parametrize(
+    "leads",
+    [
+        pytest.param(False, id="a follower"),
+        pytest.param(
+            True,
+            id="the metadata leader",
+            marks=pytest.mark.slow("tests/integration/test_lost_voter_disks.py"),
+        ),
+    ],
+)
 def test_a_voter_that_lost_its_disk_votes_again_and_is_needed(scene: ClusterScene, *, leads: bool) -> None:
     async def test() -> None:
         async with scene.client() as js:

@@ -16,7 +16,7 @@ from jetstream.client.blocking.client import BlockingClient
 from jetstream.spark.java import find_java
 from jetstream.spark.session import end_spark, spark_session
 from tests.support.commands import up
-from tests.support.spark_sessions import session_settings
+from tests.support.spark_sessions import home_without_archive, session_settings
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         find_java()
     except UnavailableError as error:
         pytest.skip(str(error))
-    session = spark_session("local[2]", "tests", session_settings(tmp_path_factory.mktemp("spark")))
+    directory = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SPARK_HOME", str(home_without_archive(directory)))
+        session = spark_session("local[2]", "tests", session_settings(directory))
     yield session
     assert not session.streams.active, "a test has left its query running"
     end_spark(session)

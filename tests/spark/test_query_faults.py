@@ -64,7 +64,7 @@ def copied(js: BlockingClient, name: str) -> list[int]:
 
 
 @pytest.mark.slow(
-    "tests/spark/test_source_failover.py",
+    "tests/spark/test_source_cluster.py",
     "tests/property/test_spark_planning.py",
 )
 def test_a_leader_that_is_killed_during_a_micro_batch_loses_and_repeats_nothing(

@@ -1,5 +1,6 @@
 """How Spark comes to know the format ``jetstream``."""
 
+import pytest
 from pyspark.sql import SparkSession
 
 from jetstream.client.blocking.client import BlockingClient
@@ -23,6 +24,7 @@ def test_spark_finds_the_format_by_itself(
     assert values_read(spark.newSession(), endpoints, "found") == [b"by itself"]
 
 
+@pytest.mark.slow("tests/spark/test_registration.py")
 def test_it_can_be_registered_too(spark: SparkSession, endpoints: Endpoints, js: BlockingClient) -> None:
     js.streams.create("told", "told")
     js.publish("told", b"by us")

@@ -21,6 +21,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterScene]:
         yield scene
 
 
+@pytest.mark.slow("tests/spark/test_source_cluster.py", "tests/integration/test_cluster_reads.py")
 def test_a_leader_that_is_killed_in_the_middle_of_a_task_is_replaced_without_a_gap(
     scene: ClusterScene,
 ) -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 _WHOLE: Final = 100
 """As many does the profile draw (`tests/conftest.py`) in which each test has the number that it asks for."""
-_FEW: Final = 10
+_FEW: Final = 5
 
 
 def examples(count: int) -> int:

@@ -1,23 +1,27 @@
 """A real node on a real nats-server, in this process or as a process of its own."""
 
 import asyncio
+import atexit
 import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import uvloop
 from nats.aio.client import Client
 
-from jetstream.node.nats.embedded_server import EmbeddedNatsServer
+from jetstream.node.nats.embedded_server import MAX_PAYLOAD_BYTES
 from jetstream.node.node import Node
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.settings.node_config import NodeConfig, load_config
 from tests.support.forked_process import ForkedProcess
+from tests.support.nats_server import NatsServer
 
 T = TypeVar("T")
 
@@ -45,12 +49,41 @@ def node_config(data: Path, url: str, **changes: object) -> NodeConfig:
 async def nats_and_node(
     directory: Path, clock: Clock | None = None, **changes: object
 ) -> AsyncIterator[tuple[str, Node]]:
-    """A fresh nats-server (without its own JetStream) and a node attached to it, in this process."""
-    async with (
-        EmbeddedNatsServer(directory / "nats") as server,
-        Node(node_config(directory / "data", server.url, **changes), clock) as node,
+    """A nats-server (without its own JetStream) that is nobody else's, and a node in this process."""
+    with _a_free_server() as url:
+        async with Node(node_config(directory / "data", url, **changes), clock) as node:
+            yield url, node
+
+
+@contextmanager
+def _a_free_server() -> Iterator[str]:
+    """Give the URL of a server that nobody uses meanwhile: it keeps nothing, so the next test can have it.
+
+    The kernel ends a server with the thread that started it, so those of other threads are theirs alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        with _server() as server:
+            yield server.url
+        return
+    server = _free_servers.pop() if _free_servers else _ends_with_the_process.enter_context(_server())
+    try:
+        yield server.url
+    finally:
+        _free_servers.append(server)
+
+
+@contextmanager
+def _server() -> Iterator[NatsServer]:
+    with (
+        TemporaryDirectory(prefix="nats-") as directory,
+        NatsServer(Path(directory), f"max_payload: {MAX_PAYLOAD_BYTES}") as server,
     ):
-        yield server.url, node
+        yield server
+
+
+_free_servers: list[NatsServer] = []
+_ends_with_the_process = ExitStack()
+atexit.register(_ends_with_the_process.close)
 
 
 async def request(client: Client, operation: str, /, **body: object) -> dict[str, Any]:

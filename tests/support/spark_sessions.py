@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Final
 
+import pyspark
+
 QUICK_JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
@@ -23,3 +25,17 @@ def session_settings(directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
     }
+
+
+def home_without_archive(directory: Path) -> Path:
+    """Make a ``SPARK_HOME`` in ``directory`` that has all of the installed one but ``pyspark.zip``.
+
+    Nothing in that archive is compiled, and Spark puts it first on the path of its Python workers: each of
+    the seven kinds takes a second to compile what it imports, where the installed package lies compiled.
+    """
+    installed = Path(pyspark.__file__).parent
+    home = directory / "home"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(installed / name)
+    return home

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow("tests/unit/cli/program/test_lazy_commands.py")
 def test_no_command_imports_pandas_though_it_is_installed() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "jetstream", "node", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -12,6 +15,7 @@ def test_no_command_imports_pandas_though_it_is_installed() -> None:
     assert not {module for module in modules if module.startswith("pandas.")}
 
 
+@pytest.mark.slow("tests/unit/cli/program/test_lazy_commands.py")
 def test_spark_is_not_imported_before_a_pipeline_starts() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "jetstream", "pipeline", "table", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

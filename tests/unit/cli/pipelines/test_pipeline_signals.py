@@ -26,7 +26,7 @@ with signals_set(threading.Event()) as stop:
     ("first", "second"),
     [
         (signal.SIGINT, signal.SIGTERM),
-        (signal.SIGTERM, signal.SIGINT),
+        pytest.param(signal.SIGTERM, signal.SIGINT, marks=_SLOW),
         pytest.param(signal.SIGINT, signal.SIGINT, marks=_SLOW),
         pytest.param(signal.SIGTERM, signal.SIGTERM, marks=_SLOW),
     ],

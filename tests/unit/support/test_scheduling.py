@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import REPOSITORY
-from tests.support.spark_scheduling import runs_spark
+from tests.support.scheduling import runs_spark
 
 CONFTEST = "from tests.conftest import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler"
 TEST = """
@@ -37,6 +37,9 @@ def test_files_of_spark_are_known_by_their_place_or_name(path: str, expected: bo
     assert runs_spark(path) == expected
 
 
+@pytest.mark.slow(
+    "tests/unit/support/test_scheduling.py::test_files_of_spark_are_known_by_their_place_or_name"
+)
 def test_all_tests_of_spark_run_in_one_process_and_in_order(tmp_path: Path) -> None:
     files = (
         "chaos/test_spark_kills.py",
