@@ -29,12 +29,13 @@ def offset_of(request: Fetch) -> Offset:
 
 def query_of(request: Fetch) -> FetchQuery:
     """Return the range of a log that ``request`` needs, with the records that it leaves out."""
+    leaves_out = request.leaves_out
     return FetchQuery(
         offset=offset_of(request),
-        max_bytes=_bytes_max(request),
+        max_bytes=min(request.max_bytes, SELECTED_BYTES_MAX) if leaves_out else request.max_bytes,
         last_epoch=None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
         incarnation=None if request.incarnation is None else Incarnation(request.incarnation),
-        max_records=None if request.leaves_out else request.max_records,
+        max_records=None if leaves_out else request.max_records,
         end=None if request.end is None else Offset(request.end),
     )
 
@@ -64,10 +65,5 @@ def selection_of(request: Fetch) -> Selection | None:
         key=None if request.key is None else request.key.encode(),
         columns=None if request.columns is None else frozenset(request.columns),
         records_max=request.max_records,
-        bytes_max=_bytes_max(request),
+        bytes_max=min(request.max_bytes, SELECTED_BYTES_MAX),
     )
-
-
-def _bytes_max(request: Fetch) -> int:
-    """Return the limit of bytes that are read from the log, and of those in the response."""
-    return min(request.max_bytes, SELECTED_BYTES_MAX) if request.leaves_out else request.max_bytes

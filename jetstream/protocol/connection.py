@@ -126,6 +126,8 @@ class ServerConnection:
         self._reader = FrameReader(FRAME_HEADER_BYTES_MAX, REQUEST_BODY_BYTES_MAX)
         self._state = _ServerState.AWAITING_HELLO
         self._in_flight: set[int] = set()
+        self.mid_frame = False
+        """Whether a request has begun to arrive and is not complete."""
 
     @property
     def awaiting_hello(self) -> bool:
@@ -136,11 +138,6 @@ class ServerConnection:
     def broken(self) -> bool:
         """Whether the peer broke the protocol."""
         return self._state is _ServerState.BROKEN
-
-    @property
-    def mid_frame(self) -> bool:
-        """Whether a request has begun to arrive and is not complete."""
-        return self._reader.mid_frame
 
     @property
     def in_flight(self) -> int:
@@ -159,6 +156,7 @@ class ServerConnection:
             events.append(event)
             if isinstance(event, ConnectionBroken):
                 break
+        self.mid_frame = self._reader.mid_frame
         return tuple(events)
 
     def respond(self, response: Response, body_length: int = 0) -> bytes:

@@ -225,7 +225,7 @@ def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_r
                 asked_for += 1
                 await peer.request(op="fetch", id=asked_for, stream="s", offset=0)
                 await until(lambda: world.server.counters.requests == asked_for + 1)  # noqa: B023 - awaited here
-                assert not connection._output
+                assert not connection._output.items
             peer.widen()
             for number in range(1, asked_for + 1):
                 header, body = await peer.response()

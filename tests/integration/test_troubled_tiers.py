@@ -35,13 +35,13 @@ def test_a_tier_that_is_switched_off_takes_nothing_along_that_was_not_uploaded(
             stream, go_on = replica(node, "orders"), threading.Event()
             disk = stream._services.disk
             busy = disk.call(go_on.wait)
-            retention = disk.call(stream.upkeep.apply_retention)  # before the log's rules change
+            retention = disk.call(stream.context.upkeep.apply_retention)  # before the log's rules change
             update = tasks.create_task(js.streams.update("orders", tier=False))
             await until(lambda: not stream.config.tier)
             go_on.set()
             for done in (busy, retention, update):
                 await done
-            await disk.call(stream.upkeep.apply_retention)
+            await disk.call(stream.context.upkeep.apply_retention)
             assert stream.log.log_start_offset == 0
             assert await read(js, "orders") == list(range(RECORDS))
 

@@ -23,11 +23,12 @@ from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.read.records import Record
 from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
+from jetstream.fetch.planner import StreamView
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
-from jetstream.log.reader import LogReader
+from jetstream.log.reader import FileRange, LogReader
 from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.ports import TierAccess
@@ -137,6 +138,12 @@ class LiveStream:
     def readable(self) -> LogReader:
         """Its log holds everything."""
         return self.log.reader
+
+    def view(self) -> StreamView[FileRange]:
+        """See `ReadableStream.view`."""
+        return StreamView(
+            Incarnation(self.incarnation), self.high_watermark, self.readable, self.leader_epoch, self.leads
+        )
 
     @property
     def tiered(self) -> TierAccess:

@@ -39,7 +39,7 @@ async def check_outage(
     assert await read(js, "orders", start=RECORDS) == list(range(RECORDS, 2 * RECORDS))
     with pytest.raises(TierUnavailable, match="offsets 0 to "):
         await read(js, "orders", start=0, retry_s=0.0)
-    await stream._services.disk.call(stream.upkeep.apply_retention)
+    await stream._services.disk.call(stream.context.upkeep.apply_retention)
     assert (stream.log.log_start_offset, stream.tiered.border) == (RECORDS, RECORDS)
     assert (await problem(scene) or "").startswith("the object store failed while "), "a while after it did"
     assert await scene.metric("jetstream_stream_tier_failing") == 1

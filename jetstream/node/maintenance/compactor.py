@@ -41,7 +41,7 @@ class Compactor:
 
     def is_due(self, stream: StreamReplica) -> bool:
         """Whether the stream is one that is compacted, and can be."""
-        return stream.upkeep.compaction_due()
+        return stream.context.upkeep.compaction_due()
 
     async def work_on(self, stream: StreamReplica) -> bool:
         """Do a pass if it is time for one; return False: the next one can wait.
@@ -49,7 +49,7 @@ class Compactor:
         Raises:
             As `SegmentWork.work_on`.
         """
-        log, upkeep = stream.log, stream.upkeep
+        log, upkeep = stream.log, stream.context.upkeep
         config = log.writer.config.compaction
         assert config is not None, "it is due"
         bounds = CompactionBounds(

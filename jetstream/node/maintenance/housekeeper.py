@@ -49,8 +49,10 @@ class Housekeeper:
         while True:
             await asyncio.sleep(interval.total_seconds())
             now = self._clock.monotonic()
-            await self._upkeep([s for s in self._streams if s.upkeep.checkpoint_due(now)], Upkeep.checkpoint)
-            await self._upkeep([s for s in self._streams if s.upkeep.note_due()], Upkeep.write_note)
+            await self._upkeep(
+                [s for s in self._streams if s.context.upkeep.checkpoint_due(now)], Upkeep.checkpoint
+            )
+            await self._upkeep([s for s in self._streams if s.context.upkeep.note_due()], Upkeep.write_note)
             if any(stream.log.writer.may_lack_writes for stream in self._streams):
                 await self._distrust()
 
@@ -58,7 +60,7 @@ class Housekeeper:
         """Remove what the streams' retention rules no longer keep, where they are led; followers follow."""
         while True:
             await asyncio.sleep(interval.total_seconds())
-            due = [s for s in self._streams if s.leading is not None and s.upkeep.retention_due()]
+            due = [s for s in self._streams if s.leading is not None and s.context.upkeep.retention_due()]
             await self._upkeep(due, Upkeep.apply_retention)
             for stream in due:
                 if stream.leading is not None:
@@ -87,7 +89,7 @@ def _each(
     failures: list[tuple[StreamReplica, JetstreamError]] = []
     for stream in streams:
         try:
-            work(stream.upkeep)
+            work(stream.context.upkeep)
         except StreamOffline as offline:  # closed since it was due; or failed, which was reported then
             _log.debug("no upkeep any more stream=%s reason=%s", stream.name, offline)
         except JetstreamError as error:

@@ -54,7 +54,7 @@ class Rewriter:
 
     def is_due(self, stream: StreamReplica) -> bool:
         """Whether it is time to look at the stream."""
-        return stream.upkeep.rewrite_due(_looked_at_end(stream))
+        return stream.context.upkeep.rewrite_due(_looked_at_end(stream))
 
     async def work_on(self, stream: StreamReplica) -> bool:
         """Look at what is due, up to the first segment that is rewritten; return whether one was.
@@ -62,7 +62,7 @@ class Rewriter:
         Raises:
             As `SegmentWork.work_on`.
         """
-        log, upkeep = stream.log, stream.upkeep
+        log, upkeep = stream.log, stream.context.upkeep
         after_us = log.writer.config.rewrite_after_us
         assert after_us is not None, "it is due"
         after = timedelta(microseconds=after_us)

@@ -190,11 +190,12 @@ class SocketConnection:
 
     def _send(self, head: bytes, body: Body | None = None) -> None:
         assert not self.closed, "N5: nothing is sent on a closed connection"
-        if not self._output:
-            self._liveness.sending(self._services.clock.monotonic())
+        now = self._services.clock.monotonic()
+        if not self._output.items:
+            self._liveness.sending(now)
         self._output.put(head, body)
         if not self._line.writing and not self._warming and not self.turn.is_awaited:
-            self._flush()
+            self._flush(now)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -251,24 +252,23 @@ class SocketConnection:
     # --- writing ---------------------------------------------------------------------------------
 
     def _on_writable(self) -> None:
-        self._flush()
+        self._flush(self._services.clock.monotonic())
         self._services.requests.serve(self)
 
-    def _flush(self) -> None:
+    def _flush(self, now: MonotonicNs) -> None:
         """Send one turn's worth, and of one body; the rest waits until the others had theirs."""
         catches_up = self._output.catches_up
         if catches_up and not self.turn.comes(goes_on=self._output.is_within_body):
             self._settle()
             return
-        begun = self._services.clock.monotonic()
         budget, before = self._services.catch_up_queue.bytes_at_once, self._line.sent
         bodies = self._output.bodies
         try:
             self._line.push()
-            while self._output and budget > 0 and not (catches_up and self._output.bodies < bodies):
-                cold = self._output.cold_body(budget)
-                if cold is not None:
-                    self._warm(cold)
+            while self._output.items and budget > 0 and not (catches_up and self._output.bodies < bodies):
+                first = self._output.items[0]
+                if isinstance(first, Body) and not first.is_warm(budget):
+                    self._warm(first)
                     break
                 budget -= self._output.send_some(self._line, budget)
         except (BlockingIOError, InterruptedError):
@@ -277,10 +277,10 @@ class SocketConnection:
             self._lost(error)
             return
         if catches_up:
-            self.turn.took(begun, self._line.sent - before)
+            self.turn.took(now, self._line.sent - before)
         if self._line.sent > before:
             self._services.counters.bytes_sent += self._line.sent - before
-            self._liveness.sending(self._services.clock.monotonic())
+            self._liveness.sending(now)
         self._settle()
 
     def _warm(self, body: Body) -> None:
@@ -309,11 +309,12 @@ class SocketConnection:
     def _settle(self) -> None:
         if self.closed:
             return
-        sending = bool(self._output) or self._line.unsent > 0
+        unsent = self._line.unsent
+        sending = bool(self._output.items) or unsent > 0
         if self._leaving and not sending:
             self.close()
             return
-        reading = not self._leaving and self.buffered_bytes < _MEMORY_BYTES_MAX
+        reading = not self._leaving and self._output.memory_bytes + unsent < _MEMORY_BYTES_MAX
         writing = sending and not self._warming and not self.turn.is_awaited
         self._line.watch(self._on_readable if reading else None, self._on_writable if writing else None)
 
@@ -327,7 +328,7 @@ class SocketConnection:
 
     def check(self) -> None:
         """Close if the peer is overdue."""
-        sending = (bool(self._output) or self._line.unsent > 0) and not self.turn.is_awaited
+        sending = (bool(self._output.items) or self._line.unsent > 0) and not self.turn.is_awaited
         state = PeerState(
             self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, sending
         )

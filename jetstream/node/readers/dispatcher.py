@@ -49,7 +49,6 @@ from jetstream.node.readers.responses import (
     find_stream,
     metadata_page,
     offset_response,
-    view_of,
 )
 from jetstream.node.readers.tier_waits import TierWaits
 from jetstream.node.runtime.clock import Clock
@@ -164,7 +163,7 @@ class RequestDispatcher:
 
     def _list_offsets(self, pending: Pending, request: ListOffsets) -> None:
         stream = find_stream(self._directory, request.stream)
-        view = view_of(stream)
+        view = stream.view()
         check_incarnation(None if request.incarnation is None else Incarnation(request.incarnation), view)
         match request:
             case ListOffsets(at="earliest"):
@@ -224,7 +223,7 @@ class RequestDispatcher:
             request = pending.request = placed(request, place)
         stream = find_stream(self._directory, request.stream)
         query = query_of(request)
-        view = view_of(stream)
+        view = stream.view()
         plan = plan_fetch(query, view, load=False)
         if isinstance(plan, RefuseRead) and isinstance(plan.error, IndexUnloaded):
             self._on_thread(
@@ -447,7 +446,7 @@ def _not_in_time(pending: Pending, stream: ReadableStream, away: SegmentAway) ->
     error. A store that does not answer is one.
     """
     if isinstance(pending.request, Fetch) and stream.tiered.is_moving(away):
-        _respond(pending, empty_response(pending.request, view_of(stream)))
+        _respond(pending, empty_response(pending.request, stream.view()))
     else:
         _fail(pending, away.not_in_time())
 

@@ -57,39 +57,32 @@ class SocketOutput:
     """
 
     def __init__(self) -> None:
-        self._items: deque[memoryview | Body] = deque()
+        self.items: deque[memoryview | Body] = deque()
+        """What waits, in order; for others to look at."""
         self.memory_bytes = 0
         """Bytes of memory that wait."""
         self.bodies = 0
         """Bodies that wait."""
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
     def put(self, head: bytes, body: Body | None = None) -> None:
         """Queue one response."""
-        self._items.append(memoryview(head))
+        self.items.append(memoryview(head))
         self.memory_bytes += len(head)
         if body is not None:
-            self._items.append(body)
+            self.items.append(body)
             self.bodies += 1
 
     @property
     def catches_up(self) -> bool:
         """Whether the body that is next is one of a reader that catches up."""
-        first = next((item for item in self._items if isinstance(item, Body)), None)
+        first = next((item for item in self.items if isinstance(item, Body)), None)
         return first is not None and first.catches_up
 
     @property
     def is_within_body(self) -> bool:
         """Whether some of the body that is next has been sent."""
-        first = self._items[0] if self._items else None
+        first = self.items[0] if self.items else None
         return isinstance(first, Body) and first.position > first.file_range.position
-
-    def cold_body(self, length: int) -> Body | None:
-        """Return the body that is next, if its next ``length`` bytes must be read by a thread first."""
-        first = self._items[0] if self._items else None
-        return first if isinstance(first, Body) and not first.is_warm(length) else None
 
     def send_some(self, line: SocketLine, length: int) -> int:
         """Send from the first item, at most ``length`` bytes of a body; return how much was taken.
@@ -99,15 +92,15 @@ class SocketOutput:
             StorageError: the file ended inside the range: nothing sensible can follow.
             OSError: the connection is gone.
         """
-        first = self._items[0]
+        first = self.items[0]
         if isinstance(first, Body):
             return self._send_body(line, first, length)
-        sent = line.send(first, more=len(self._items) > 1)
+        sent = line.send(first, more=len(self.items) > 1)
         self.memory_bytes -= sent
         if sent == len(first):
-            self._items.popleft()
+            self.items.popleft()
         else:
-            self._items[0] = first[sent:]
+            self.items[0] = first[sent:]
         return sent
 
     def _send_body(self, line: SocketLine, body: Body, length: int) -> int:
@@ -116,15 +109,15 @@ class SocketOutput:
             raise StorageError(f"segment {body.file_range.segment.base} ends at byte {body.position}")
         body.position += sent
         if body.position == body.end:
-            self._items.popleft()
+            self.items.popleft()
             self.bodies -= 1
             body.release()
         return sent
 
     def clear(self) -> None:
         """Drop everything and release all bodies."""
-        for item in self._items:
+        for item in self.items:
             if isinstance(item, Body):
                 item.release()
-        self._items.clear()
+        self.items.clear()
         self.memory_bytes = self.bodies = 0

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from envelope.types import LeaderEpoch, Offset, StreamName
+from jetstream.fetch.planner import StreamView
 from jetstream.log.log import Log
+from jetstream.log.reader import FileRange
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
@@ -65,6 +67,9 @@ class ReadableStream(Protocol):
     @property
     def high_watermark(self) -> Offset:
         """First offset that is not known here to be committed."""
+
+    def view(self) -> StreamView[FileRange]:
+        """Return the stream as the planner looks at it, now."""
 
     def confirm_leadership(self) -> asyncio.Future[None]:
         """Find out whether this node led the stream when this was called; done when that is known.

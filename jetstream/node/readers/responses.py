@@ -9,7 +9,7 @@ from typing import Final
 
 from envelope.errors import JetstreamError, StreamOffline, UnknownStream
 from envelope.limits import KIB
-from envelope.types import Incarnation, Offset
+from envelope.types import Offset
 from jetstream.fetch.planner import StreamView, committed
 from jetstream.fetch.queries import offset_of
 from jetstream.log.format.schema import SCHEMA_ID
@@ -102,24 +102,13 @@ def _metadata_bytes(metadata: StreamMetadata) -> int:
     return _STREAM_METADATA_BYTES + sum(len(name) + len('"",') for name in names)
 
 
-def view_of(stream: ReadableStream) -> StreamView[FileRange]:
-    """Return a stream as the planner looks at it, now."""
-    return StreamView(
-        Incarnation(stream.incarnation),
-        stream.high_watermark,
-        stream.readable,
-        stream.leader_epoch,
-        stream.leads,
-    )
-
-
 def offset_response(pending: Pending, stream: ReadableStream, offset: Offset) -> ListOffsetsResponse:
     """Return the header with ``offset``, or with the high watermark if that is below it.
 
     Raises:
         StreamOffline: below it by an unknown distance: the earlier leaders' acks are not known yet.
     """
-    view = view_of(stream)
+    view = stream.view()
     if offset > view.high_watermark:
         _refuse_unless_known(stream)
     return _list_offsets_response(pending, view, committed(offset, view))
@@ -131,7 +120,7 @@ def boundary_response(
     """Return the header with the end of these batches; raises as `offset_response` if there are none."""
     if batches.bytes == 0:
         _refuse_unless_known(stream)
-    return _list_offsets_response(pending, view_of(stream), batches.next, batches.bytes)
+    return _list_offsets_response(pending, stream.view(), batches.next, batches.bytes)
 
 
 def _refuse_unless_known(stream: ReadableStream) -> None:

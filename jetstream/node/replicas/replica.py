@@ -12,8 +12,10 @@ from functools import partial
 
 from envelope.errors import DiskFull, JetstreamError, StreamLost, StreamOffline
 from envelope.types import Incarnation, LeaderEpoch, Offset, StreamName
+from jetstream.fetch.planner import StreamView
 from jetstream.ingest.publishers.dedupe import window_us
 from jetstream.log.log import Log
+from jetstream.log.reader import FileRange
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_at_tier, begin_reign, needs_tier
@@ -150,10 +152,12 @@ class StreamReplica:
         """Its readable records: those in the log, and those in the object store."""
         return self.tiered.view(self.log.reader, leads=self.leads)
 
-    @property
-    def upkeep(self) -> Upkeep:
-        """The upkeep of its log."""
-        return self.context.upkeep
+    def view(self) -> StreamView[FileRange]:
+        """Return the stream as readers see it, now."""
+        role, leads = self.leading or self.following, self.leads
+        assert role is not None, f"{self.name} is not open"
+        index = self.tiered.view(self.context.opened.log.reader, leads=leads)
+        return StreamView(Incarnation(self.incarnation), role.high_watermark, index, role.leader_epoch, leads)
 
     @property
     def high_watermark(self) -> Offset:

@@ -96,7 +96,7 @@ class NodeStreams:
         row = self.row(name)
         if row is None:
             return None
-        if self._node_id not in row.holders:
+        if self._node_id not in row.replicas and self._node_id not in row.read_replicas:
             detail = {} if row.leader is None else {"leader": row.leader}
             raise NotReplica(f"stream {name} is on {', '.join(row.holders)}", **detail)
         replica = self._find(row.incarnation)
@@ -132,7 +132,7 @@ class NodeStreams:
         Partitions that wait for others to be made do what they should.
         """
         for row in self.catalog.streams():
-            if self._node_id not in row.holders:
+            if self._node_id not in row.replicas and self._node_id not in row.read_replicas:
                 continue
             replica = self._find(row.incarnation)
             health_error = StreamOffline("it is being recovered") if replica is None else replica.health_error
@@ -201,7 +201,7 @@ class NodeStreams:
             self._early.forget(row.incarnation, row.leader_epoch)
         controller = self._controllers.get(row.incarnation)
         if controller is None:
-            if self._node_id not in row.holders:
+            if self._node_id not in row.replicas and self._node_id not in row.read_replicas:
                 return
             replica = StreamReplica(row, self._services, self.files, partial(_notify, self.reign_listeners))
             controller = self._controllers[row.incarnation] = ReplicaController(replica, self._services)
