@@ -20,6 +20,7 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import MessageParser, ParsedItem
 from jetstream.node.nats import transport as nats_transport
 from jetstream.node.nats.parser_seam import BatchingParser, Deliver, subscription_id
+from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from metadata.node.peers.accepting import StreamServer, listeners
 
@@ -81,7 +82,7 @@ async def subscribed() -> AsyncIterator[tuple[Server, Client, Received]]:
     """A client with our parser and a subscription that its server knows; it has read nothing yet."""
     server, client, received = Server(), Client(), Received()
     routes: dict[int, Deliver] = {}
-    BatchingParser(client, routes, Crash())
+    BatchingParser(client, routes, Crash(), clock=SystemClock())
 
     async def reconnect(_: Exception) -> None:
         """Nothing to do: nats-py does it."""

@@ -151,7 +151,7 @@ def node_pages(
     write_metrics = exposition(sources)
 
     async def healthz() -> Page:
-        lost = [link.watch.role for link in sources.links if not link.connected]
+        lost = [link.watch.role for link in sources.links if not (link.connected and link.watch.is_heard)]
         refused = (route for link in sources.links for route in link.refused if route.is_service)
         return _health(
             judge(

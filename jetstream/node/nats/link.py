@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 5.0
+_SILENT_PINGS: Final = 2
+"""PINGs without an answer after which a node says that it hears nothing; nats-py gives up after three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class NatsLink:
 
     def __init__(self, config: NatsConfig, watch: LinkWatch, crash: Crash) -> None:
         self.watch = watch
+        watch.silent_ns_max = int(_SILENT_PINGS * config.ping_interval.total_seconds() * 1e9)
         self._config = config
         self._crash = crash
         self._client = Client()
@@ -117,7 +120,15 @@ class NatsLink:
         client = Client()
         check_seam(client)
         by_sid = self._routes.renew(Subscriber(client, self.watch.error))
-        BatchingParser(client, by_sid, self._crash, self.watch.dropped, self._config.max_control_line)
+        parser = BatchingParser(
+            client,
+            by_sid,
+            self._crash,
+            self.watch.dropped,
+            self._config.max_control_line,
+            clock=self.watch.clock,
+        )
+        self.watch.heard_at = lambda: parser.heard_at
         self._closed.clear()
         self._settled = False
         self._client = client

@@ -29,6 +29,7 @@ from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import Control, ControlKind, MessageParser, NatsProtocolError
 from jetstream.node.nats.errors import Refusal, refusal_in
 from jetstream.node.nats.transport import DirectTransport
+from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 
 # ruff: noqa: SLF001 - this module is the adapter to nats-py's private attributes
@@ -45,6 +46,7 @@ _CLIENT_ATTRIBUTES: Final = (
     "_sid",
     "_pending",
     "_pongs",
+    "_pings_outstanding",
     "_subs",
     "_send_command",
     "_process_ping",
@@ -92,6 +94,10 @@ class BatchingParser:
 
     Blocks are delivered from within the loop's read callback. Control operations wait for nats-py's read
     loop, which calls `parse`; no message reaches nats-py.
+
+    Attributes:
+        heard_at: when bytes of the server came last. A server that sends anything is there: nats-py, which
+            gives up one that owes it several PONGs, need not wait for one that is behind many messages.
     """
 
     def __init__(
@@ -101,6 +107,8 @@ class BatchingParser:
         crash: Crash,
         dropped: Dropped = lambda _kind, _number: None,
         max_control_line: int = CONTROL_LINE_BYTES_MAX,
+        *,
+        clock: Clock,
     ) -> None:
         """Install into ``client``.
 
@@ -110,7 +118,10 @@ class BatchingParser:
             crash: gets errors of ours.
             dropped: called with the kind and number of messages that are dropped.
             max_control_line: of the server.
+            clock: for ``heard_at``.
         """
+        self.heard_at = clock.monotonic()
+        self._clock = clock
         self._client = client
         self._crash = crash
         self._routes = routes
@@ -150,6 +161,9 @@ class BatchingParser:
         """Parse one chunk: deliver its blocks, keep the rest for nats-py."""
         if self._broken:
             return
+        if data:  # nothing: only what waits is to be done
+            self.heard_at = self._clock.monotonic()
+            self._client._pings_outstanding = 0
         try:
             items = self._parser.feed(data)
         except NatsProtocolError as error:

@@ -39,6 +39,8 @@ class LinkWatch:
 
     Attributes:
         on_gap: called when an interruption is over, with its time span.
+        heard_at: returns when the server was heard last: a connection that breaks may have been dead since.
+        silent_ns_max: how long a server that is there may be silent.
     """
 
     def __init__(self, role: str, clock: Clock) -> None:
@@ -47,8 +49,10 @@ class LinkWatch:
         self.last_error: Exception | None = None
         self.refusal: Exception | None = None
         """The server's last error before it broke the connection, which explains the break."""
-        self._clock = clock
+        self.clock = clock
         self.on_gap: Callable[[Gap], None] = lambda _: None
+        self.heard_at: Callable[[], MonotonicNs] = clock.monotonic
+        self.silent_ns_max = 0
         self._silent_until = clock.monotonic()
         self._unlogged = 0
         self._interrupted: tuple[GapKind, TimestampUs] | None = None
@@ -56,12 +60,21 @@ class LinkWatch:
         self._warned_at: MonotonicNs | None = None
 
     @property
+    def is_heard(self) -> bool:
+        """Whether messages flow, as far as is known: the server has been heard of lately."""
+        return self._interrupted is None and self._silent_ns < self.silent_ns_max
+
+    @property
+    def _silent_ns(self) -> int:
+        return self.clock.monotonic() - self.heard_at()
+
+    @property
     def interruption(self) -> Gap | None:
         """The interruption that lasts now, up to this moment; None while messages flow."""
         if self._interrupted is None:
             return None
         kind, since = self._interrupted
-        return Gap(kind, since, self._clock.wall())
+        return Gap(kind, since, self.clock.wall())
 
     async def error(self, error: Exception) -> None:
         """Handle an error of nats-py or of the server (``error_cb``)."""
@@ -73,7 +86,7 @@ class LinkWatch:
     def dropped(self, kind: DropKind, number: int) -> None:
         """Count dropped messages of publishers; warn of them once a minute."""
         self.counters.dropped[kind] += number
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _WARNING_NS:
             self._warned_at = now
             counts = " ".join(f"{kind}={count}" for kind, count in sorted(self.counters.dropped.items()))
@@ -98,7 +111,7 @@ class LinkWatch:
             self.refusal = error
 
     def _log_error(self, error: Exception) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._silent_until - now > _LINES_AT_ONCE * _LINE_NS:
             self._unlogged += 1
             return
@@ -127,6 +140,6 @@ class LinkWatch:
 
     def _begin(self, kind: GapKind) -> None:
         if self._interrupted is None:
-            self._interrupted = (kind, self._clock.wall())
+            self._interrupted = (kind, TimestampUs(self.clock.wall() - self._silent_ns // 1000))
         elif kind is GapKind.SLOW_CONSUMER:
             self._interrupted = (kind, self._interrupted[1])

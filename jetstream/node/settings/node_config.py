@@ -114,7 +114,8 @@ class NatsConfig(_Section):
     tls: TlsConfig | None = None
     connect_timeout: PositiveDuration = timedelta(seconds=5)
     reconnect_wait: PositiveDuration = timedelta(milliseconds=250)
-    ping_interval: PositiveDuration = timedelta(seconds=20)
+    ping_interval: PositiveDuration = timedelta(seconds=2)
+    """How often NATS is asked whether it is there; after three of silence the node connects anew."""
     max_control_line: Annotated[int, Field(ge=CONTROL_LINE_BYTES_MIN)] = CONTROL_LINE_BYTES_MAX
     """That of the server, which does not tell it: what this node publishes on reply subjects must fit it."""
 
