@@ -12,7 +12,8 @@ import typer
 from envelope.types import NodeId
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import notice, print_json, print_line
+from jetstream.cli.output.background_lines import BackgroundLines
+from jetstream.cli.output.console import print_json, print_line
 from jetstream.cli.serve.cluster_directory import (
     NODES_MAX,
     VOTERS_ALLOWED,
@@ -89,8 +90,9 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
         InvalidConfig: the directory or the ports do not fit.
         UnavailableError: NATS does not answer, or a node was given up.
     """
-    stop = asyncio.Event()
+    stop, lines = asyncio.Event(), BackgroundLines()
     async with AsyncExitStack() as running:
+        running.callback(lines.flush)
         running.enter_context(signals_set(stop))
         directory = running.enter_context(cluster_directory(plan.directory, plan.count, plan.voters))
         directory.write_settings(_ports(plan, directory), plan.log_level)
@@ -104,14 +106,17 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
             nats, settings = NatsOptions(nats=server.url), {"urls": [server.url]}
 
         def told(change: NodeChange) -> None:
-            _report(change, as_json)
+            if as_json:
+                print_json({"event": change.event, "node": change.node, **change.details})
+            else:
+                lines.say(change.text)
 
-        cluster = await running.enter_async_context(local_cluster(directory, settings, told, notice, stop))
+        cluster = await running.enter_async_context(local_cluster(directory, settings, told, lines.say, stop))
         tasks = await running.enter_async_context(asyncio.TaskGroup())
         beginning = tasks.create_task(_begin(cluster, directory, nats, plan.nats is None, as_json))
         await stop.wait()
         beginning.cancel()
-        report_stopping(as_json)
+        report_stopping(as_json, lines.say)
     report("stopped", as_json)
 
 
@@ -141,10 +146,3 @@ async def _begin(
             print_line(f"{f'node {name}':<8} {where}, process {node.pid}")
     say_endpoint("data", str(directory.path), as_json)
     report("ready", as_json)
-
-
-def _report(change: NodeChange, as_json: bool) -> None:
-    if as_json:
-        print_json({"event": change.event, "node": change.node, **change.details})
-    else:
-        notice(change.text)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
+from jetstream.cli.output.background_lines import BackgroundLines, LogHandler
 from jetstream.cli.output.console import run_async
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
@@ -185,8 +185,9 @@ async def _serve(
     """Run one node until a signal, or until it fails."""
     tune_allocator()
     raise_limit()
-    stop, start = asyncio.Event(), Interruptible()
+    stop, start, lines = asyncio.Event(), Interruptible(), BackgroundLines()
     async with AsyncExitStack() as running:
+        running.callback(lines.flush)
         running.enter_context(signals_set(stop, start.interrupt))
         if embedded is not None:
             server = await running.enter_async_context(
@@ -195,7 +196,7 @@ async def _serve(
             settings["nats"] = {"urls": [server.url]}
             running.enter_context(end_of_server_sets(stop, server, embedded))
         config = load_config(file, settings)
-        _start_logging(config)
+        logging.basicConfig(level=config.log_level.upper(), handlers=[LogHandler(lines)], force=True)
         node = Node(config)
         async with start.interruptible():  # it may wait for others, and for as long as they are not there
             await running.enter_async_context(node)
@@ -203,7 +204,7 @@ async def _serve(
             tune_collector()
             _announce(node, config, embedded is not None, as_json)
             await _told_to_stop(stop, node)  # a node that fails cancels this, and its exit raises why
-        report_stopping(as_json)
+        report_stopping(as_json, lines.say)
     report("stopped", as_json)
 
 
@@ -225,14 +226,3 @@ def _announce(node: Node, config: NodeConfig, embedded: bool, as_json: bool) -> 
     for name, address in endpoints:
         say_endpoint(name, address, as_json)
     report("ready", as_json)
-
-
-def _start_logging(config: NodeConfig) -> None:
-    """Send the node's log to standard error, one line per event, times in UTC."""
-    handler = logging.StreamHandler()
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)

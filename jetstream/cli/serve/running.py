@@ -116,9 +116,9 @@ def say_endpoint(name: str, address: str, as_json: bool) -> None:
     print_result({"event": "endpoint", "endpoint": name, "address": address}, f"{name:<8} {address}", as_json)
 
 
-def report_stopping(as_json: bool) -> None:
-    """Print that the end has begun."""
+def report_stopping(as_json: bool, say: Callable[[str], None] = notice) -> None:
+    """Print that the end has begun; ``say`` prints for people."""
     if as_json:
         print_json({"event": "stopping"})
     else:
-        notice("stopping (again to end at once)")
+        say("stopping (again to end at once)")

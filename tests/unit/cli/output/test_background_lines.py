@@ -1,0 +1,58 @@
+"""Lines of a process that waits for nobody, and what a log makes of words from outside."""
+
+import fcntl
+import logging
+import os
+
+from jetstream.cli.output.background_lines import BackgroundLines, LogHandler
+
+_PIPE_BYTES = 4096
+
+
+def written(lines: BackgroundLines, writer: int, reader: int) -> list[str]:
+    """Return all lines, once they are written."""
+    lines.flush()
+    os.close(writer)
+    with open(reader) as text:
+        return text.read().splitlines()
+
+
+def test_whoever_says_something_never_waits_and_what_found_no_room_is_counted() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    lines = BackgroundLines(writer, lines_max=10)
+    for number in range(1000):
+        lines.say(f"{number} {'x' * 90}")  # nobody reads yet
+    text = b""
+    while b"nobody read\n" not in text:
+        text += os.read(reader, _PIPE_BYTES)
+    *said, last = text.decode().splitlines()
+    assert [int(line.split()[0]) for line in said] == list(range(len(said)))
+    assert last == f"{1000 - len(said)} lines were dropped here: nobody read"
+    lines.say("later")
+    assert written(lines, writer, reader) == ["later"]
+
+
+def test_a_reader_that_leaves_ends_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    lines = BackgroundLines(writer)
+    lines.say("to nobody")
+    lines.flush()
+    os.close(writer)
+
+
+def test_words_from_outside_make_no_line_of_their_own_and_steer_no_terminal() -> None:
+    reader, writer = os.pipe()
+    lines = BackgroundLines(writer)
+    log = LogHandler(lines)
+    forged = "a\n2026-01-01T00:00:00.000Z ERROR   node all is lost\x1b[31m\u2028"
+    log.handle(logging.LogRecord("node", logging.WARNING, "", 0, "refused name=%s", (forged,), None))
+    error = ValueError(forged)
+    raised = (ValueError, error, None)
+    log.handle(logging.LogRecord("node", logging.ERROR, "", 0, "failed", (), raised))
+    refused, failed, *trace = written(lines, writer, reader)
+    assert refused.endswith(r"name=a\n2026-01-01T00:00:00.000Z ERROR   node all is lost\x1b[31m\u2028")
+    assert failed.endswith("failed")
+    assert trace[-1].startswith("    2026-01-01")
+    assert all(line.startswith("    ") and line.isprintable() for line in trace)
