@@ -104,9 +104,15 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its home on first use (PEP 562)."""
+    """Import a public name from its home on first use (PEP 562).
+
+    Raises:
+        ImportError: Python runs without assertions.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not __debug__:
+        raise ImportError("jetstream does not run under python -O: its assertions guard the data")
     value: object = getattr(import_module(f"jetstream.client.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

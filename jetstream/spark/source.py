@@ -14,6 +14,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+if not __debug__:
+    raise ImportError("jetstream does not run under python -O: its assertions guard the data")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType

@@ -324,3 +324,34 @@ def test_a_program_that_never_closes_its_client_ends_all_the_same(tmp_path: Path
         assert (ended.stdout, ended.stderr) == ("0\n", "")
 
     against_a_node(tmp_path, scenario)
+
+
+FORKED = """
+import os
+import sys
+import jetstream
+from envelope.errors import RequestError
+
+with jetstream.connect_blocking(sys.argv[1]) as js:
+    js.streams.create("orders", "orders.>")
+    child = os.fork()
+    if child == 0:
+        try:
+            js.publish("orders.new", b"from the child")
+        except RequestError as error:
+            print(error.description, flush=True)
+    else:
+        os.waitpid(child, 0)
+        print(js.publish("orders.new", b"from the parent").offset)
+"""
+
+
+def test_a_client_is_of_no_use_after_a_fork_and_says_so(tmp_path: Path) -> None:
+    def scenario(url: str) -> None:
+        command = [sys.executable, "-c", FORKED, url]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        refused, acked = ended.stdout.splitlines()
+        assert "after a fork, connect anew" in refused
+        assert acked == "0"
+
+    against_a_node(tmp_path, scenario)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 from collections import deque
@@ -34,6 +35,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._turn, name="jetstream-client", daemon=True)
         self._admission = threading.RLock()
+        self._process = os.getpid()
         self._closed = False
         self._thread.start()
 
@@ -41,8 +43,9 @@ class LoopThread:
         """Schedule a coroutine on the loop; return the future of its result.
 
         Raises:
-            RequestError: the client is closed; nothing was done.
+            RequestError: the client is closed, or another process's; nothing was done.
         """
+        self._refuse_after_fork(coroutine)
         with self._admission:
             if self._closed:
                 coroutine.close()
@@ -55,10 +58,11 @@ class LoopThread:
         The calls that come through ``relay`` meanwhile are made in this thread, the caller's.
 
         Raises:
-            RequestError: the client is closed; nothing was done.
+            RequestError: the client is closed, or another process's; nothing was done.
             ConnectionLost: it was closed meanwhile.
         """
         assert threading.current_thread() is not self._thread, "the loop's thread cannot wait for itself"
+        self._refuse_after_fork(coroutine)
         future: Future[T] | None = None
         try:
             # Not by `begin`: after an interrupt on the way back from there nothing would cancel it.
@@ -82,9 +86,9 @@ class LoopThread:
         """Refuse further calls, run ``farewell``, cancel the calls under way, and end the thread.
 
         If the wait for all that is interrupted, it goes on by itself. A client that is still open when the
-        interpreter ends needs no wait: its thread runs no more.
+        interpreter ends needs no wait: its thread runs no more. After a fork it is the parent's alone.
         """
-        if sys.is_finalizing():
+        if sys.is_finalizing() or os.getpid() != self._process:
             if farewell is not None:
                 farewell.close()
             return
@@ -94,6 +98,14 @@ class LoopThread:
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
         self._thread.join()
         future.result()
+
+    def _refuse_after_fork(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Raise where the wait would be for ever: a fork has the memory of the thread, and not the thread."""
+        if os.getpid() != self._process:
+            coroutine.close()
+            raise RequestError(
+                f"this client is process {self._process}'s: after a fork, connect anew in the child"
+            )
 
     def _turn(self) -> None:
         self._loop.run_forever()
