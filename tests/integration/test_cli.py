@@ -86,7 +86,7 @@ def test_up_ends_with_the_nats_server_it_started(tmp_path: Path) -> None:
 
 def test_up_says_which_nats_server_does_not_answer(tmp_path: Path) -> None:
     arguments = ("--data", str(tmp_path), "--nats", "nats://127.0.0.1:1", "--port", "0")
-    environment = {"JETSTREAM_NODE_NATS__CONNECT_TIMEOUT": "PT0.5S"}
+    environment = {"JETSTREAM_NODE_NATS__START_TIMEOUT": "PT0.5S"}
     with CommandProcess("up", *arguments, environment=environment) as process:
         code, _, error = process.finished()
     assert code == 5

@@ -413,6 +413,6 @@ def test_an_error_that_ends_nothing_is_counted_and_the_connection_stays(
             for role in ("ingest", "answers"):
                 assert f'jetstream_nats_errors_total{{connection="{role}"}} 3' in metrics
                 assert f'jetstream_nats_connected{{connection="{role}"}} 1' in metrics
-        assert "a text of tomorrow" in caplog.text
+        assert "A Text Of Tomorrow" in caplog.text
 
     run(scenario())

@@ -76,7 +76,7 @@ async def check_stored(witness: Witness) -> None:
 
 def test_a_node_without_a_reachable_server_says_so(tmp_path: Path) -> None:
     async def scenario() -> None:
-        nats = {"urls": ["nats://user:secret@127.0.0.1:1"], "connect_timeout": 0.5}
+        nats = {"urls": ["nats://user:secret@127.0.0.1:1"], "start_timeout": 0.5}
         config = load_config(flags={"data": tmp_path / "data", "nats": nats, "socket": {"port": 0}})
         with pytest.raises(
             UnavailableError, match=r"cannot connect to NATS at nats://127\.0\.0\.1:1:"

@@ -222,7 +222,7 @@ def test_a_node_that_may_not_subscribe_to_a_subject_stores_nothing_of_it(
 
     run(scenario())
     assert len(violations(server)) == 1
-    assert 'permissions violation for subscription to "orders.>"' in node_log.text
+    assert 'Permissions Violation for Subscription to "orders.>"' in node_log.text
     assert "runbook=RB-03" in node_log.text
 
 
@@ -242,7 +242,7 @@ def test_a_node_that_may_not_subscribe_to_its_api_answers_no_request_and_stores_
 
     run(scenario())
     assert len(violations(server)) == 3, "what any node may answer, in two shapes, and what this one alone"
-    assert 'permissions violation for subscription to "jetstream.api.*"' in node_log.text
+    assert 'Permissions Violation for Subscription to "jetstream.api.*"' in node_log.text
 
 
 def test_a_node_that_may_not_publish_to_inboxes_stores_and_cannot_say_so(
@@ -263,7 +263,7 @@ def test_a_node_that_may_not_publish_to_inboxes_stores_and_cannot_say_so(
             assert place.told == []
 
     run(scenario())
-    assert 'permissions violation for publish to "_inbox.' in node_log.text
+    assert 'Permissions Violation for Publish to "_INBOX.' in node_log.text
 
 
 async def publish(client: JetstreamClient) -> None:

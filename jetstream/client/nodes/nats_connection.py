@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
 from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra has no types
 
 from envelope.errors import ConnectionLost, InvalidConfig
-from envelope.urls import shown_url
+from envelope.urls import shown_url, user_in
+
+_IDENTITIES: Final = {"user", "token", "user_credentials", "nkeys_seed", "nkeys_seed_str", "user_jwt_cb"}
+"""Options of nats-py that say who the client is; without one of them a URL may."""
 
 
 async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_s: float) -> NatsClient:
@@ -24,6 +27,8 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
     """
     client = NatsClient()
     options.setdefault("max_reconnect_attempts", -1)
+    if not _IDENTITIES & options.keys():
+        options |= user_in(servers)
     try:
         async with asyncio.timeout(timeout_s):
             await client.connect(list(servers), **options)

@@ -9,8 +9,14 @@ from typing import Final
 
 _DENIED: Final = re.compile(r"permissions violation for subscription to ", re.IGNORECASE)
 _ENDED: Final = re.compile(r'\(sid "(\d+)"\)$')
+_KEPT_OUT: Final = re.compile("authorization|authentication", re.IGNORECASE)
 _TOO_MANY_TOKENS: Final = ", too many tokens"
 _REFUSED: Final = ("maximum subscriptions exceeded", "invalid subject", "invalid subscription")
+
+
+def is_kept_out(error: Exception) -> bool:
+    """Return whether a server does not let this client in: to wait would be of no use."""
+    return _KEPT_OUT.search(str(error)) is not None
 
 
 @dataclass(frozen=True, slots=True)

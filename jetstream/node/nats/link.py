@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,8 +19,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from envelope.errors import UnavailableError
-from envelope.urls import shown_url
+from envelope.urls import shown_url, user_in
 from jetstream.ingest.messages import MessageBlock, Unread
+from jetstream.node.nats.errors import is_kept_out
 from jetstream.node.nats.parser_seam import (
     BatchingParser,
     Lost,
@@ -29,6 +31,7 @@ from jetstream.node.nats.parser_seam import (
     cancellable,
     check_seam,
     close,
+    forget_gone_servers,
     has_jetstream,
     publish,
     subscription_id,
@@ -82,6 +85,7 @@ class NatsLink:
         self._requests = Requests(
             self.subscribe, lambda *message: cancellable(publish(self._client, *message))
         )
+        self._shown_urls = ", ".join(shown_url(url) for url in config.urls)
         self._settled = False
         self._closed = asyncio.Event()
         self._stopping = False
@@ -102,19 +106,31 @@ class NatsLink:
         return has_jetstream(self._client)
 
     async def open(self) -> None:
-        """Connect.
+        """Connect; wait for a server that is not there.
 
         Raises:
-            UnavailableError: no server took the connection in time, with the last reason.
+            UnavailableError: a server refuses this node, or there was none in time.
         """
-        try:
-            async with asyncio.timeout(self._config.connect_timeout.total_seconds() * 2):
-                await self._connect()
-        except (TimeoutError, OSError, nats.errors.Error) as error:
-            await self._discard()
-            reason = self.watch.refusal or self.watch.last_error or error
-            urls = ", ".join(shown_url(url) for url in self._config.urls)
-            raise UnavailableError(f"cannot connect to NATS at {urls}: {reason}") from None
+        limit = self._config.start_timeout
+        seconds = self._config.connect_timeout.total_seconds() * (len(self._config.urls) + 1)
+        reason: Exception = TimeoutError("no answer")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if limit is None else limit.total_seconds()):
+                while True:
+                    try:
+                        async with asyncio.timeout(seconds):  # every server once
+                            await self._connect()
+                    except (TimeoutError, OSError, nats.errors.Error) as error:
+                        reason = error if _is_final(error) else self.watch.reason(error)
+                    else:
+                        return
+                    await self._discard()
+                    if _is_final(reason):
+                        break
+                    self.watch.waiting(self._shown_urls, reason)
+                    await asyncio.sleep(self._config.reconnect_wait.total_seconds())
+        await self._discard()
+        raise UnavailableError(f"cannot connect to NATS at {self._shown_urls}: {self.watch.reason(reason)}")
 
     async def _connect(self) -> None:
         client = Client()
@@ -137,7 +153,7 @@ class NatsLink:
             client.connect(
                 **connection_options(self._config),
                 name=f"{self._config.name}-{self.watch.role}",
-                error_cb=self.watch.error,
+                error_cb=partial(_failed, client, self.watch),
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_closed,
@@ -267,6 +283,17 @@ class NatsLink:
             self._routes.closed()
 
 
+def _is_final(error: Exception) -> bool:
+    """Return whether no later attempt can go better: it is about who this node is."""
+    return is_kept_out(error) or isinstance(error, FileNotFoundError | PermissionError)
+
+
+async def _failed(client: Client, watch: LinkWatch, error: Exception) -> None:
+    """Handle an error of nats-py (``error_cb``): a server that was only heard of is tried once."""
+    forget_gone_servers(client)
+    await watch.error(error)
+
+
 async def _ask_again(link: NatsLink, routes: Routes, pause: timedelta) -> None:
     while True:
         await routes.time_to_ask(pause.total_seconds())
@@ -307,6 +334,18 @@ def connection_options(config: NatsConfig) -> dict[str, Any]:
         "reconnect_time_wait": config.reconnect_wait.total_seconds(),
         "ping_interval": config.ping_interval.total_seconds(),
         "skip_subject_validation": True,  # ours is the server's; nats-py refuses to subscribe to some of them
+        **_identity(config),
+    }
+    if config.tls is not None:
+        options["tls"] = _tls_context(config.tls)
+        options["tls_hostname"] = config.tls.hostname
+        options["tls_handshake_first"] = config.tls.handshake_first
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _identity(config: NatsConfig) -> dict[str, str | None]:
+    """Return who this node is to NATS, by its settings or else by its URLs."""
+    named = {
         "user": config.user,
         "password": config.password.get_secret_value() if config.password else None,
         "token": config.token.get_secret_value() if config.token else None,
@@ -314,11 +353,7 @@ def connection_options(config: NatsConfig) -> dict[str, Any]:
         "nkeys_seed": str(config.nkey_seed_file) if config.nkey_seed_file else None,
         "user_credentials": str(config.credentials) if config.credentials else None,
     }
-    if config.tls is not None:
-        options["tls"] = _tls_context(config.tls)
-        options["tls_hostname"] = config.tls.hostname
-        options["tls_handshake_first"] = config.tls.handshake_first
-    return {name: value for name, value in options.items() if value is not None}
+    return {**named} if any(named.values()) else {**user_in(config.urls)}
 
 
 def _tls_context(tls: TlsConfig) -> ssl.SSLContext:

@@ -47,6 +47,7 @@ _CLIENT_ATTRIBUTES: Final = (
     "_pending",
     "_pongs",
     "_pings_outstanding",
+    "_server_pool",
     "_subs",
     "_send_command",
     "_process_ping",
@@ -200,11 +201,21 @@ class BatchingParser:
             case ControlKind.INFO:
                 await self._client._process_info(json.loads(argument))
             case ControlKind.ERR:
-                await self._client._process_err(argument.decode(errors="replace").lower())
+                await self._client._process_err(argument.decode(errors="replace"))
             case ControlKind.OK:
                 pass
             case _:
                 assert_never(kind)
+
+
+def forget_gone_servers(client: Client) -> None:
+    """Leave out servers that could not be reached, and of which only another server has said that they exist.
+
+    They are heard of again from any server that knows them; those of the configuration stay.
+    """
+    client._server_pool[:] = [
+        server for server in client._server_pool if not server.discovered or server.reconnects == 0
+    ]
 
 
 def has_jetstream(client: Client) -> bool:

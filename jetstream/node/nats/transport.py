@@ -7,7 +7,8 @@ sink from within the loop's read callback, and ``read`` returns only when nats-p
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, cast
 from urllib.parse import ParseResult
 
@@ -79,11 +80,27 @@ class DirectTransport(TcpTransport):
         hostname = uri if isinstance(uri, str) else uri.hostname
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
-            transport = await loop.start_tls(
-                self._io_writer.transport, protocol, ssl_context, server_hostname=hostname
-            )
-        assert transport is not None, "an open connection can be upgraded"
+            with _broken_connections():
+                transport = await loop.start_tls(
+                    self._io_writer.transport, protocol, ssl_context, server_hostname=hostname
+                )
+        if transport is None:
+            raise ConnectionResetError("the connection was lost before TLS")
         self._adopt(transport, protocol)
+
+    def write(self, payload: bytes) -> None:
+        """Write what nats-py has to say.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        with _broken_connections():
+            super().write(payload)  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
+
+    def writelines(self, payload: Iterable[bytes]) -> None:
+        """Write several pieces; raises as `write`."""
+        with _broken_connections():
+            super().writelines(payload)  # type: ignore[no-untyped-call]  # as above
 
     def _fresh_protocol(self) -> _Protocol:
         if self._protocol is not None:
@@ -130,6 +147,18 @@ class DirectTransport(TcpTransport):
         """Let nats-py's read loop come round."""
         if self._protocol is not None:
             self._protocol.woken.set()
+
+
+@contextmanager
+def _broken_connections() -> Iterator[None]:
+    """Raise uvloop's `RuntimeError` about a transport that is closed as what it is.
+
+    nats-py does not expect another: its task that reconnects would end, and the client never come back.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionResetError(f"the connection was lost: {error}") from None
 
 
 def _drop(_: bytes) -> None:

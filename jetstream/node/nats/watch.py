@@ -86,16 +86,22 @@ class LinkWatch:
     def dropped(self, kind: DropKind, number: int) -> None:
         """Count dropped messages of publishers; warn of them once a minute."""
         self.counters.dropped[kind] += number
-        now = self.clock.monotonic()
-        if self._warned_at is None or now - self._warned_at >= _WARNING_NS:
-            self._warned_at = now
+        if self._may_warn():
             counts = " ".join(f"{kind}={count}" for kind, count in sorted(self.counters.dropped.items()))
             _log.warning("dropped what publishers sent role=%s %s runbook=RB-03", self.role, counts)
+
+    def _may_warn(self) -> bool:
+        now = self.clock.monotonic()
+        if self._warned_at is not None and now - self._warned_at < _WARNING_NS:
+            return False
+        self._warned_at = now
+        return True
 
     async def disconnected(self) -> None:
         """Begin an interruption (``disconnected_cb``)."""
         if not self._ending:
-            _log.warning("nats disconnected role=%s", self.role)
+            if self._interrupted is None:
+                _log.warning("nats disconnected role=%s", self.role)
             self._begin(GapKind.RECONNECT)
 
     def note(self, error: Exception) -> None:
@@ -118,6 +124,15 @@ class LinkWatch:
         unlogged, self._unlogged = self._unlogged, 0
         self._silent_until = MonotonicNs(max(self._silent_until, now) + _LINE_NS)
         _log.warning("nats error role=%s error=%r unlogged_before=%d", self.role, error, unlogged)
+
+    def reason(self, error: Exception) -> Exception:
+        """Return why there is no connection: what a server has said, or else the latest error."""
+        return self.refusal or self.last_error or error
+
+    def waiting(self, urls: str, reason: Exception) -> None:
+        """Say that a node that starts waits for NATS; once a minute."""
+        if self._may_warn():
+            _log.warning("waiting for NATS role=%s urls=%s error=%s runbook=RB-07", self.role, urls, reason)
 
     def connected(self, client: Client) -> None:
         """End an interruption, if there was one."""

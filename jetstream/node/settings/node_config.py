@@ -112,7 +112,10 @@ class NatsConfig(_Section):
     nkey_seed_file: Path | None = None
     credentials: Path | None = None
     tls: TlsConfig | None = None
-    connect_timeout: PositiveDuration = timedelta(seconds=5)
+    connect_timeout: PositiveDuration = timedelta(seconds=2)
+    """For one server; those that hang cost so much each."""
+    start_timeout: PositiveDuration | None = None
+    """How long a node that starts waits for a NATS that is away; None: until it is there."""
     reconnect_wait: PositiveDuration = timedelta(milliseconds=250)
     ping_interval: PositiveDuration = timedelta(seconds=2)
     """How often NATS is asked whether it is there; after three of silence the node connects anew."""
