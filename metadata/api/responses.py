@@ -58,13 +58,15 @@ class GapKind(StrEnum):
     RESTART = "restart"
     OVERLOAD = "overload"
     UNCLEAN_ELECTION = "unclean_election"
+    SUBJECT_CHANGED = "subject_changed"
 
 
 class PossibleGap(ApiResponse):
     """A time in which messages without an awaited ack may have been missed."""
 
     kind: str = Field(
-        description="reconnect, slow_consumer, restart, overload, or unclean_election: then acked ones too; "
+        description="reconnect, slow_consumer, restart, overload, subject_changed, or unclean_election: then "
+        "acked ones too; "
         "others may come"
     )
     since: datetime

@@ -5,8 +5,10 @@ from functools import partial
 
 from envelope.errors import JetstreamError
 from envelope.internal_streams import is_group_shard
+from envelope.subjects import overlap
 from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
+from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.nats.subscriptions import Subscription
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
@@ -16,7 +18,9 @@ from jetstream.node.replicas.publish_path import PublishPath
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import MinimumChanged
 from jetstream.replica.role_events import LogStartMoved
+from metadata.api.responses import GapKind
 from metadata.catalog.tables import Stream
+from metadata.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class LeadingStream:
         self.driver = LeaderDriver(context, leader, services)
         self.path: PublishPath | InternalAppendPath = _path(context, self.driver, services)
         self._disk = services.disk
+        self._clock = services.clock
         self._subscriptions = services.subscriptions
         self._subscription = self._new_subscription()
 
@@ -80,6 +85,24 @@ class LeadingStream:
         """Leave the subject; messages that NATS sent before are in the mailbox on return."""
         if self._subscription is not None:
             await self._subscription.end()
+
+    async def resubscribe(self, before: StreamConfig) -> None:
+        """Move from the subject and queue group of ``before`` to those that the stream has now.
+
+        If no message can match both subjects, the new subscription is there before the former one ends:
+        nothing is missed, and nothing comes twice. Otherwise the former one ends first, and the time between,
+        two round trips to the server, is a possible gap.
+        """
+        if overlap(before.subject, self.context.config.subject):
+            since = self._clock.wall()
+            await self.detach()
+            await self.attach()
+            self.context.gaps.add(Gap(GapKind.SUBJECT_CHANGED, since, self._clock.wall()))
+            return
+        former = self._subscription
+        await self.attach()
+        if former is not None:
+            await former.end()
 
     def _new_subscription(self) -> Subscription | None:
         if isinstance(self.path, InternalAppendPath):

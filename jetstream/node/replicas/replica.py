@@ -250,9 +250,8 @@ class StreamReplica:
         if self._context is None:
             return
         self._context.config = config
-        moved = (before.subject, before.group) != (config.subject, config.group)
-        if moved and self.leading is not None:
-            await self.leading.detach()
+        if self.leading is not None and (before.subject, before.group) != (config.subject, config.group):
+            await self.leading.resubscribe(before)
         try:
             await self._services.disk.call(
                 partial(_reconfigure_log, self._context, follows=self.leading is None)
@@ -262,8 +261,6 @@ class StreamReplica:
         self._sync_timer.follow(config, self.log)
         if self.leading is not None:
             self.leading.reconfigure()
-            if moved:
-                await self.leading.attach()
 
     async def resign(self) -> None:
         """Stop to lead, and follow nobody."""
