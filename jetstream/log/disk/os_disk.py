@@ -34,7 +34,7 @@ class OsFile:
 
     __slots__ = ("_descriptor", "_path")
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         """Own ``descriptor``; ``path`` is for messages."""
         self._descriptor = descriptor
         self._path = path
@@ -102,12 +102,12 @@ class OsFile:
 
 
 class OsDisk:
-    """A directory tree under one root; all paths are relative to it."""
+    """A directory tree under one root; all paths are relative to it, in errors too: clients hear those."""
 
     def __init__(self, root: Path) -> None:
         """Create the root if needed and keep it open from now on, so that `sync_all` sees every error."""
         self._root = root
-        with _mapped("create", root):
+        with _mapped("create", str(root)):
             root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
             self._descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._syncfs = _load_syncfs()
@@ -131,47 +131,47 @@ class OsDisk:
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
-        with _mapped("stat", self._at(path)):
+        with _mapped("stat", path):
             return self._at(path).exists()
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk.listdir`."""
-        with _mapped("list", self._at(path)):
+        with _mapped("list", path):
             return sorted(os.listdir(self._at(path)))
 
     def mkdir(self, path: str) -> None:
         """See `Disk.mkdir`."""
-        with _mapped("create", self._at(path)):
+        with _mapped("create", path):
             self._at(path).mkdir(mode=_DIRECTORY_MODE)
 
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
-        with _mapped("rename", self._at(source)):
+        with _mapped("rename", source):
             self._at(source).rename(self._at(target))
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
-        with _mapped("remove", self._at(path)):
+        with _mapped("remove", path):
             self._at(path).unlink()
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
-        with _mapped("clear", self._at(path)):
+        with _mapped("clear", path):
             shutil.rmtree(self._at(path))
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`; without a descriptor for the directory the whole file system is synced."""
         try:
-            with _mapped("open", self._at(path)):
+            with _mapped("open", path):
                 descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OutOfResources as error:
             if not self.sync_all():
-                raise FsyncFailed(f"directory {self._at(path)} is not synced: {error}") from error
+                raise FsyncFailed(f"directory {path} is not synced: {error}") from error
             return
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise FsyncFailed(f"fsync of directory {self._at(path)} failed: {error}") from error
+            raise FsyncFailed(f"fsync of directory {path} failed: {error}") from error
         finally:
             os.close(descriptor)
 
@@ -181,12 +181,12 @@ class OsDisk:
             return False
         if self._syncfs(self._descriptor) != 0:
             code = ctypes.get_errno()
-            raise FsyncFailed(f"syncfs of {self._root} failed: {os.strerror(code)}")
+            raise FsyncFailed(f"syncfs of the data directory failed: {os.strerror(code)}")
         return True
 
     def free_bytes(self) -> int:
         """See `Disk.free_bytes`."""
-        with _mapped("stat", self._root):
+        with _mapped("stat", "the data directory"):
             found = os.fstatvfs(self._descriptor)
         return found.f_bavail * found.f_frsize
 
@@ -204,20 +204,20 @@ class OsDisk:
         return self._root / path
 
     def _open(self, path: str, flags: int) -> OsFile:
-        with _mapped("open", self._at(path)):
+        with _mapped("open", path):
             descriptor = os.open(self._at(path), flags | os.O_CLOEXEC, _FILE_MODE)
-        return OsFile(descriptor, self._at(path))
+        return OsFile(descriptor, path)
 
 
 @contextlib.contextmanager
-def _mapped(action: str, path: Path) -> Iterator[None]:
+def _mapped(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise _typed(error, action, path) from error
 
 
-def _typed(error: OSError, action: str, path: Path) -> DiskFull | StorageError:
+def _typed(error: OSError, action: str, path: str) -> DiskFull | StorageError:
     if error.errno in _FULL:
         return DiskFull(f"cannot {action} {path}: {error.strerror}")
     if error.errno in _EXHAUSTED and action in _REFUSED_WHOLE:
