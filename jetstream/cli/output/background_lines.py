@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from jetstream.cli.output.console import printable
@@ -18,6 +19,9 @@ from jetstream.cli.output.console import printable
 _STANDARD_ERROR: Final = 2
 _LINES_MAX: Final = 10_000
 """How many wait for the thread."""
+
+_ALIKE_AT_ONCE: Final = 1000
+_ALIKE_PER_SECOND: Final = 10.0
 
 _LAST_SECONDS: Final = 1.0
 """How long the end of the process waits for lines to be written."""
@@ -72,16 +76,42 @@ class BackgroundLines:
             rest = rest[os.write(self._file, rest) :]
 
 
+class LineRates:
+    """Admits so many lines of one kind at once, and then so many a second: peers may cause any number."""
+
+    def __init__(self, at_once: int = _ALIKE_AT_ONCE, per_second: float = _ALIKE_PER_SECOND) -> None:
+        self._at_once = at_once
+        self._per_second = per_second
+        self._left: dict[str, tuple[float, float]] = {}
+        """How many are admitted, and as of when."""
+        self._withheld = Counter[str]()
+
+    def admitted(self, kind: str, now: float) -> int | None:
+        """Return how many of that kind were withheld before this one; None: this one is, too."""
+        left, since = self._left.get(kind, (self._at_once, now))
+        left = min(left + (now - since) * self._per_second, self._at_once)
+        is_admitted = left >= 1
+        self._left[kind] = (left - is_admitted, now)
+        if not is_admitted:
+            self._withheld[kind] += 1
+            return None
+        return self._withheld.pop(kind, 0)
+
+
 class LogHandler(logging.Handler):
     """Sends the log to `BackgroundLines`, one line per event, times in UTC.
 
     Control characters of names, addresses and errors that came from outside are escaped, so that nobody
-    writes lines of his own into the log. The lines of a traceback are indented below their event.
+    writes lines of his own into the log. The lines of a traceback are indented below their event. Of events
+    that differ in their arguments alone a thousand are written at once, and then ten a second; the next one
+    tells how many were not. Debugging has all.
     """
 
-    def __init__(self, lines: BackgroundLines) -> None:
+    def __init__(self, lines: BackgroundLines, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._lines = lines
+        self._clock = clock
+        self._rates = LineRates()
         formatter = logging.Formatter(
             "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
@@ -93,7 +123,12 @@ class LogHandler(logging.Handler):
         """Hand the event over."""
         formatter = self.formatter
         assert formatter is not None, "it is set when the handler is made"
-        record.message = record.getMessage()
+        withheld: int | None = 0
+        if record.levelno > logging.DEBUG:
+            withheld = self._rates.admitted(str(record.msg), self._clock())
+        if withheld is None:
+            return
+        record.message = record.getMessage() + (f" (and {withheld} like it)" if withheld else "")
         record.asctime = formatter.formatTime(record, formatter.datefmt)
         parts = [printable(formatter.formatMessage(record))]
         if record.exc_info:

@@ -56,3 +56,31 @@ def test_words_from_outside_make_no_line_of_their_own_and_steer_no_terminal() ->
     assert failed.endswith("failed")
     assert trace[-1].startswith("    2026-01-01")
     assert all(line.startswith("    ") and line.isprintable() for line in trace)
+
+
+def test_events_that_peers_cause_in_masses_are_counted_and_few_of_them_written() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
+    now = 0.0
+    lines = BackgroundLines(writer)
+    log = LogHandler(lines, lambda: now)
+
+    def event(level: int, text: str, *arguments: object) -> None:
+        log.handle(logging.LogRecord("node", level, "", 0, text, arguments, None))
+
+    for number in range(1500):
+        event(logging.WARNING, "refused name=%s", number)
+    event(logging.WARNING, "another")
+    now += 0.5
+    for _ in range(7):
+        event(logging.WARNING, "refused name=%s", "later")
+    for _ in range(1500):
+        event(logging.DEBUG, "detail")
+    found = written(lines, writer, reader)
+    assert sum("refused" in line for line in found) == 1005
+    assert [line.partition("later")[2] for line in found if "later" in line] == [
+        " (and 500 like it)",
+        *[""] * 4,
+    ]
+    assert sum("another" in line for line in found) == 1
+    assert sum("detail" in line for line in found) == 1500
