@@ -223,8 +223,9 @@ class Node:
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
         tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
+        acks = ingest if config.nats.acks_on_ingest else answers
         services = _stream_services(
-            parts=parts, clock=clock, links=(ingest, answers), cluster=cluster, tier=tier, tasks=tasks
+            parts=parts, clock=clock, links=(ingest, acks), cluster=cluster, tier=tier, tasks=tasks
         )
         streams = NodeStreams(StreamFiles(parts.disk, clock, config.verify), parts.metadata.catalog, services)
         cursors = CursorStore(streams.stream, parts.readers)
@@ -421,14 +422,14 @@ def _stream_services(
     tier: Tier,
     tasks: asyncio.TaskGroup,
 ) -> NodeServices:
-    ingest, answers = links
+    ingest, acks = links
     catalog = parts.metadata.catalog
     return NodeServices(
         clock=clock,
         disk=parts.disk_thread,
-        group_commit=GroupCommit(parts.disk_thread, answers.flush_raw, parts.crash),
+        group_commit=GroupCommit(parts.disk_thread, acks.flush_raw, parts.crash),
         subscriptions=Subscriptions(ingest, catalog.partitions_of, tasks),
-        send_acks=answers.publish_raw,
+        send_acks=acks.publish_raw,
         binds=_binds(catalog),
         cluster=cluster.services,
         tasks=tasks,

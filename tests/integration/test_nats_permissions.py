@@ -1,6 +1,7 @@
 """The rights in docs/operations.md are enough, each of them is needed, and what lacks one is told as it says.
 
 Every server here admits four parties with the rights that the page's table gives them, or one right less.
+That of `_R_.>` matters to other accounts (`test_nats_accounts`).
 """
 
 import asyncio
@@ -159,7 +160,7 @@ def without(right: Right) -> str:
 
 def test_the_page_names_the_rights_of_four_parties() -> None:
     assert {right.party for right in RIGHTS} == {NODE, PUBLISHER, ADMINISTRATOR, READER}
-    assert len(RIGHTS) == 9
+    assert len(RIGHTS) == 10
 
 
 def test_the_rights_on_the_page_are_enough_for_everybody(

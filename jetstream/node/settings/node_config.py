@@ -121,6 +121,8 @@ class NatsConfig(_Section):
     """How often NATS is asked whether it is there; after three of silence the node connects anew."""
     max_control_line: Annotated[int, Field(ge=CONTROL_LINE_BYTES_MIN)] = CONTROL_LINE_BYTES_MAX
     """That of the server, which does not tell it: what this node publishes on reply subjects must fit it."""
+    acks_on_ingest: bool = False
+    """Acks leave by the connection that brought the message: ``allow_responses`` lets no other answer."""
 
     @field_validator("urls")
     @classmethod
