@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
+from nats.aio.client import Srv as Server
 from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra has no types
 
 from envelope.errors import ConnectionLost, InvalidConfig
@@ -26,6 +27,7 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
         InvalidConfig: an nkey is none.
     """
     client = NatsClient()
+    _survive_complaints(client)
     options.setdefault("max_reconnect_attempts", -1)
     if not _IDENTITIES & options.keys():
         options |= user_in(servers)
@@ -44,6 +46,30 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
             raise InvalidConfig(f"NATS: the key is none: {error}") from None
         raise ConnectionLost(f"NATS: {error!r}") from error
     return client
+
+
+def _survive_complaints(client: NatsClient) -> None:
+    """Leave it to the server whether a connection ends that it complains of (``-ERR``).
+
+    nats-py would close its client for good: after credentials that have expired, or a message or subscription
+    too many. A server that wants to be rid of a connection ends it, and nats-py makes another one, with the
+    credentials file read anew; one that it was refused must not stay open.
+    """
+    # ruff: noqa: SLF001 - nats-py has no settings for this
+    connect_to_server = client._connect_to_server
+
+    async def on_complaint(err_msg: str) -> None:
+        client._err = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
+        await client._error_cb(client._err)
+
+    async def connect_anew(s: Server) -> None:
+        writer = getattr(client._transport, "_io_writer", None)
+        if writer is not None:
+            writer.close()
+        await connect_to_server(s)
+
+    client._process_err = on_complaint  # type: ignore[method-assign]  # nats-py calls it for each -ERR
+    client._connect_to_server = connect_anew  # type: ignore[method-assign]  # and this for each attempt
 
 
 async def close_nats(client: NatsClient) -> None:
