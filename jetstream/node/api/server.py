@@ -7,11 +7,11 @@ through the catalogue, which tells the nodes' streams; a crash in between is fin
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, get_args
 
 from envelope.acks import publish_command
 from envelope.errors import JetstreamError, NoResponders, NotLeader, Overloaded, UnavailableError
-from envelope.types import NodeId
+from envelope.types import NodeId, StreamName
 from jetstream.node.api.operations import (
     LOOK_SECONDS,
     QUESTION_SECONDS,
@@ -22,6 +22,7 @@ from jetstream.node.api.operations import (
 from jetstream.node.cluster.discovery import DISCOVERY_WORD
 from jetstream.node.nats.link import ServiceRequest
 from metadata.api.requests import (
+    REQUESTS,
     ClusterInfoRequest,
     FindCoordinatorRequest,
     Request,
@@ -45,6 +46,10 @@ _log = logging.getLogger(__name__)
 
 _REQUESTS_WAITING_MAX: Final = 1024
 _REQUESTS_AT_ONCE: Final = 16
+_QUESTIONS: Final = tuple(
+    f".{name}" for name, model in REQUESTS.items() if model in (StreamInfoRequest, *get_args(StoredQuestion))
+)
+"""The ends of the subjects of questions about one stream, cursor or group."""
 _HOME_SECONDS: Final = READY_SECONDS + 2.0
 """How long another node may take to answer; one that is dead is known at once, as NATS knows who listens."""
 _HOME_NS: Final = 5_000_000_000
@@ -71,6 +76,8 @@ class RequestApi:
         self._operations = operations
         self._services = services
         self._waiting: asyncio.Queue[ServiceRequest] = asyncio.Queue(_REQUESTS_WAITING_MAX)
+        self._questions: asyncio.Queue[ServiceRequest] = asyncio.Queue(_REQUESTS_WAITING_MAX)
+        """About one stream or group: they wait for its leader, and nobody else for them."""
 
     async def attach(self) -> None:
         """Subscribe; the server has the subscriptions on return."""
@@ -95,8 +102,9 @@ class RequestApi:
             self._take(message)
 
     def _take(self, message: ServiceRequest) -> None:
+        is_question = message.subject.endswith(_QUESTIONS)
         try:
-            self._waiting.put_nowait(message)
+            (self._questions if is_question else self._waiting).put_nowait(message)
         except asyncio.QueueFull:
             if message.reply:
                 error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
@@ -106,12 +114,13 @@ class RequestApi:
     async def run(self) -> None:
         """Answer requests until cancelled, a few at a time: one may wait for another node."""
         async with asyncio.TaskGroup() as workers:
-            for _ in range(_REQUESTS_AT_ONCE):
-                workers.create_task(self._work())
+            for requests in (self._waiting, self._questions):
+                for _ in range(_REQUESTS_AT_ONCE):
+                    workers.create_task(self._work(requests))
 
-    async def _work(self) -> None:
+    async def _work(self, requests: "asyncio.Queue[ServiceRequest]") -> None:
         while True:
-            await self._respond(await self._waiting.get())
+            await self._respond(await requests.get())
 
     async def _respond(self, message: ServiceRequest) -> None:
         own = node_subject(self._prefix, self._node_id, "")
@@ -144,13 +153,21 @@ class RequestApi:
             try:
                 return await self._ask_home(request, suffix, data)
             except UnavailableError as error:
-                # Nothing was done: a leader has gone, and another comes.
+                # Nothing was done: a leader has gone, and another comes, if there is one.
                 is_safe = is_repeatable or isinstance(error, NotLeader | NoResponders)
-                if not is_safe or self._services.clock.monotonic() > gives_up_at:
+                is_over = isinstance(error, NoResponders) and self._has_no_heir(request)
+                if not is_safe or is_over or self._services.clock.monotonic() > gives_up_at:
                     if isinstance(request, StreamInfoRequest):
                         return await self._last_known(request)
                     raise
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _has_no_heir(self, request: Request) -> bool:
+        """Return whether the question is about a stream that nobody but its leader can lead."""
+        if not isinstance(request, StreamInfoRequest):
+            return False
+        row = self._metadata.catalog.stream(StreamName(request.name))
+        return row is not None and len(row.isr_nodes) == 1
 
     async def _last_known(self, request: StreamInfoRequest) -> bytes:
         """Return the catalogue's part of the info of a stream whose leader does not answer."""
