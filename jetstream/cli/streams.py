@@ -27,6 +27,7 @@ from metadata.api.responses import (
     StreamInfo,
     StreamSummary,
     TierInfo,
+    TruncateStreamResponse,
     UncleanElectionInfo,
 )
 
@@ -167,7 +168,14 @@ async def truncate(
     """Remove the oldest records for good: all below an offset, at most up to the high watermark."""
     async with connected(nats) as client:
         done = await client.streams.truncate(name, before)
-    print_result(done, f"stream {name} now begins at offset {done.log_start_offset}", as_json)
+    print_result(done, _truncated(done), as_json)
+
+
+def _truncated(done: TruncateStreamResponse) -> str:
+    begins = f"stream {done.name} now begins at offset {done.log_start_offset}"
+    freed = "" if done.freed_bytes is None else f"; {size_text(done.freed_bytes)} freed on its leader's disk"
+    later = "" if done.frees_more_at is None else f", more once it begins at {done.frees_more_at}"
+    return begins + freed + later
 
 
 def delete(

@@ -271,6 +271,13 @@ class TruncateStreamResponse(ApiResponse):
     name: str
     log_start_offset: int
     high_watermark: int
+    freed_bytes: int | None = Field(
+        default=None, description="of the leader's files that are gone; null: the node did not say"
+    )
+    frees_more_at: int | None = Field(
+        default=None,
+        description="the log start from which on the file of the oldest records goes; null: none waits",
+    )
 
 
 class CursorInfo(ApiResponse):

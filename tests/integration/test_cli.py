@@ -222,6 +222,8 @@ def test_update_changes_what_is_given_and_nothing_else(nats: str, stream: str) -
 def test_truncate_moves_the_start_and_not_beyond_what_is_committed(nats: str, stream: str) -> None:
     succeeded("pub", f"{stream}.a", "x", "--count", "10", nats=nats)
     assert "begins at offset 4" in succeeded("stream", "truncate", stream, "--before", "4", nats=nats)
+    again = succeeded("stream", "truncate", stream, "--before", "4", nats=nats)
+    assert "0 B freed on its leader's disk, more once it begins at 10" in again
     assert json_lines(succeeded("read", stream, nats=nats))[0]["offset"] == 4
     assert jetstream("stream", "truncate", stream, "--before", "11", nats=nats).exit_code == 4
     gone = jetstream("read", stream, "--from", "3", nats=nats)

@@ -146,6 +146,9 @@ class Streams:
         ).streams
 
     async def truncate(self, name: str, before: int) -> TruncateStreamResponse:
-        """Remove all records below offset ``before``, for good; at most up to the high watermark."""
+        """Remove all records below offset ``before``, for good; at most up to the high watermark.
+
+        The answer says what that has freed on the leader's disk, and from which start on more is.
+        """
         fields: dict[str, object] = {"name": name, "before": before}
         return await self._requests.ask("stream.truncate", fields, TruncateStreamResponse)

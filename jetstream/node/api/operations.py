@@ -313,11 +313,15 @@ class ApiOperations:
         replica = self._streams.stream(stream.name)
         if replica is None or replica.leading is None:
             raise StreamOffline(f"stream {stream.name} is not led by this node")
+        before = replica.log.reader.segments
         await truncate_before(replica, Offset(request.before))
+        oldest, log_start_offset = replica.log.reader.segments[0], replica.readable.log_start_offset
         return TruncateStreamResponse(
             name=stream.name,
-            log_start_offset=replica.readable.log_start_offset,
+            log_start_offset=log_start_offset,
             high_watermark=replica.high_watermark,
+            freed_bytes=sum(segment.size for segment in before if segment.next <= oldest.base),
+            frees_more_at=oldest.next if oldest.base < replica.log.log_start_offset else None,
         )
 
     # --- questions -------------------------------------------------------------------------------

@@ -147,6 +147,9 @@ def test_a_stream_is_told_as_documented() -> None:
         DeleteStreamResponse(name="a", incarnation="l1"),
         ListStreamsResponse(streams=[summary("a")], total=1, offset=0),
         TruncateStreamResponse(name="a", log_start_offset=5, high_watermark=9),
+        TruncateStreamResponse(
+            name="a", log_start_offset=5, high_watermark=9, freed_bytes=4096, frees_more_at=7
+        ),
         ClusterInfo(
             name="c",
             nodes=[NodeInfo(id="n1", node_epoch=1, host="127.0.0.1", port=7000, http_port=None, version="1")],
