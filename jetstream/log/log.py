@@ -164,10 +164,11 @@ class Log:
     def truncate_before(
         self, offset: Offset, high_watermark: Offset, about_to: Callable[[], None] = lambda: None
     ) -> None:
-        """Make ``offset`` the log's start; returns when that is durable. Below the start: does nothing.
+        """Make ``offset`` the log's start, unless that is above it; returns when that is durable.
 
         Segments that lie wholly below it are removed, a follower's active one when it rolls; readers keep
-        the segments they hold. ``about_to`` is called before a removal; if it raises, nothing is removed.
+        the segments they hold. If much of the active one lies below, a new one begins, so that this can go
+        with the next truncation. ``about_to`` is called before a removal; if it raises, nothing is removed.
 
         Raises:
             OffsetOutOfRange: ``offset`` is above ``high_watermark``.
@@ -182,18 +183,23 @@ class Log:
                 offset=offset,
                 high_watermark=high_watermark,
             )
+        leads = writer.failed is None and not writer.markers.followed
+        is_held_up = leads and writer.tail.holds_up(offset, writer.config)
         if offset <= reader.log_start_offset:
-            return
+            if not is_held_up:
+                return
+            offset = reader.log_start_offset  # a full disk may have had no space for the next segment
         about_to()
         if offset > writer.durable_end:
             writer.sync()
         with writer.writing():
-            if offset == reader.log_end_offset and not writer.tail.is_empty:
+            for segment in reader.segments:
+                if segment.next <= offset:
+                    # They are derived, and first: even a full disk has space for the rest then.
+                    remove_index(self._disk, segment.index_path)
+            if is_held_up:
                 self._begin_segment()
             gone = [segment for segment in reader.segments[:-1] if segment.next <= offset]
-            for segment in gone:
-                # They are derived, and first: even a full disk has space for the checkpoint then.
-                remove_index(self._disk, segment.index_path)
             checkpoint = writer.checkpoint_at(writer.durable_end, reader.segments)
             writer.markers.write_checkpoint(replace(checkpoint, log_start_offset=offset))
             reader.log_start_offset = offset
@@ -215,15 +221,17 @@ class Log:
         """Remove the oldest whole segments that the configuration no longer keeps.
 
         Only committed ones, and only below ``droppable_end`` if that is given; the active one is sealed first
-        if all its records are too old. ``about_to``: as `truncate_before`.
+        if all its records are too old, or if it is more than is to be kept: then it goes once what follows is
+        enough. ``about_to``: as `truncate_before`.
 
         Raises:
             As `truncate_before`.
         """
         config = self.writer.config
         with self.writer.writing():
-            expired = self.writer.tail.expired(now, config) and self.log_end_offset <= high_watermark
-            if expired:
+            tail = self.writer.tail
+            expired = tail.expired(now, config) and self.log_end_offset <= high_watermark
+            if expired or tail.is_overfull(config):
                 self._begin_segment()
             end = high_watermark if droppable_end is None else min(high_watermark, droppable_end)
             start = retained_start(self.reader.segments, end, now, config)

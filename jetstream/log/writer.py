@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
-from envelope.types import NO_OFFSET, FilePosition, LeaderEpoch, Offset, SyncMode, TimestampUs
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchFlags, BatchHeader, SealedBatch, UnsealedBatch
 from jetstream.log.format.txid_column import last_txid_in
@@ -336,14 +336,11 @@ class LogWriter:
         """Return the checkpoint of a log of these segments that is known to be durable to ``synced_end``."""
         reader = self._reader
         segment = segment_at(segments, synced_end)
-        index = reader.indexes.of(segment)
-        row = index.find(synced_end)
         return Checkpoint(
             log_start_offset=reader.log_start_offset,
             synced_end=synced_end,
             segment_base=segment.base,
-            # The schema message counts as synced with the first batch, not before.
-            synced_position=index[row - 1].end if row > 0 else FilePosition(0),
+            synced_position=reader.indexes.of(segment).end_below(synced_end),
             last_epoch=reader.last_epoch,
             clean=False,
             committed=min(self.committed, synced_end),

@@ -1,5 +1,7 @@
 """The disk fills up while the node runs: typed refusals, nothing half stored, and on it goes with space."""
 
+import asyncio
+import contextlib
 import os
 import resource
 import subprocess
@@ -13,7 +15,8 @@ from nats.js.errors import ServiceUnavailableError
 
 import jetstream
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
-from tests.support.nodes import NodeProcess, request, run
+from tests.support.nodes import WAIT_SECONDS, NodeProcess, request, run
+from tests.support.pauses import pause
 
 VALUE = b"v" * 8192
 
@@ -109,3 +112,45 @@ def test_a_full_file_system_refuses_and_then_resumes(tmp_path: Path, small_disk:
                 node.kill()
 
     run(scenario())
+
+
+def test_truncation_to_the_end_frees_a_file_system_without_a_free_byte(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """All is in the active segment, whose index goes first: what is put on record takes a little space."""
+
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as server:
+            node = NodeProcess(small_disk / "data", server.url)
+            node.start()
+            try:
+                async with await nats.connect(server.url) as client:
+                    await request(client, "stream.create", name="numbers", subject="numbers.>")
+                    await client.jetstream().publish("numbers.one", VALUE)
+                    async with asyncio.timeout(WAIT_SECONDS):
+                        while not has_index(small_disk):
+                            await pause()
+                    acked = 1 + await fill(server.url)
+                    fill_up(small_disk / "ballast")
+                    done = await request(client, "stream.truncate", name="numbers", before=acked)
+                    assert done.get("log_start_offset") == acked, done
+                    assert done["freed_bytes"] > acked * len(VALUE)
+                    for sequence in range(acked + 1, acked + 11):
+                        assert (await client.jetstream().publish("numbers.one", VALUE)).seq == sequence
+                assert node.stop() == 0
+            finally:
+                node.kill()
+
+    run(scenario())
+
+
+def has_index(data: Path) -> bool:
+    """Return whether the stream's active segment has an index file yet."""
+    return any("numbers" in str(path) for path in data.rglob("*.index"))
+
+
+def fill_up(ballast: Path) -> None:
+    """Take what is left of a file system."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for _ in range(1024):
+            file.write(bytes(4096))

@@ -28,7 +28,7 @@ _HELP: Final = {
     "sync": "When bytes are forced to disk (default {}).",
     "sync_interval": "With --sync interval: how often (default {}).",
     "compression": "Of stored batches (default {}).",
-    "segment_bytes": "A segment file is closed at this size (default {}).",
+    "segment_bytes": "A segment file is closed at this size (default {}, or a quarter of the bytes kept).",
     "segment_age": f"… and at this age ({_NO_LIMIT}).",
     "record_bytes_max": "Larger messages are refused (default {}).",
     "retention_age": f"Old segments go after this time ({_NO_LIMIT}).",

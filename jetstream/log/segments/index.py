@@ -208,6 +208,12 @@ class BatchIndex:
         """Return the row of the first batch that ends after ``offset``; `len` if there is none."""
         return bisect_right(self.nexts, offset)
 
+    def end_below(self, offset: Offset) -> FilePosition:
+        """Return the position after the last batch that lies wholly below ``offset``; 0 without one."""
+        row = self.find(offset)
+        # The schema message counts with the first batch, not before.
+        return self[row - 1].end if row > 0 else FilePosition(0)
+
     def find_timestamp(self, timestamp: TimestampUs) -> int:
         """Return the row of the first batch that reaches ``timestamp``; `len` if there is none."""
         return bisect_left(self.timestamps, timestamp, hi=len(self.nexts))

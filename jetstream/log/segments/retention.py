@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
+from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import Offset, TimestampUs
 from jetstream.log.segments.log_config import LogConfig
+
+_EARLY_SEGMENTS_MAX: Final = 64
+"""So many segments at most are begun early for the bytes of one: 4 MiB each by default."""
 
 
 class Retained(Protocol):
@@ -58,6 +62,21 @@ def retained_start(
             break
         start = segment.next
     return start
+
+
+def is_overfull(active: Retained, config: LogConfig) -> bool:
+    """Return whether the active segment alone holds all that is to be kept, and is worth sealing.
+
+    Sealed, it goes as soon as what follows is enough; otherwise only once it has grown to the size of a
+    segment, and as much again has come.
+    """
+    is_enough = _is_enough(active.size, active.next - active.base, config)
+    return is_enough and is_worth_sealing(active.size, config)
+
+
+def is_worth_sealing(size: int, config: LogConfig) -> bool:
+    """Return whether ``size`` bytes that are to go make it worth to begin a segment before it is due."""
+    return size >= max(SEGMENT_BYTES_MIN, config.segment_bytes // _EARLY_SEGMENTS_MAX)
 
 
 def is_expired(newest_at: TimestampUs | None, now: TimestampUs, config: LogConfig) -> bool:

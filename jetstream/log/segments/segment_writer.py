@@ -10,7 +10,7 @@ from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.log.segments.index import Covered, IndexEntry
 from jetstream.log.segments.index_file import remove_index
 from jetstream.log.segments.log_config import LogConfig
-from jetstream.log.segments.retention import is_expired
+from jetstream.log.segments.retention import is_expired, is_overfull, is_worth_sealing
 from jetstream.log.segments.scan import FIRST_BATCH
 from jetstream.log.segments.segment import Segment
 
@@ -64,6 +64,18 @@ class SegmentWriter:
     def expired(self, now: TimestampUs, config: LogConfig) -> bool:
         """Return whether all records of the active segment are too old to keep."""
         return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
+
+    def is_overfull(self, config: LogConfig) -> bool:
+        """Return whether the active segment alone is more than retention by bytes or messages keeps."""
+        return not self.segment.sealed and is_overfull(self.segment, config)
+
+    def holds_up(self, start: Offset, config: LogConfig) -> bool:
+        """Return whether so much of the active segment is below ``start`` that a new one should begin."""
+        segment = self.segment
+        if self.is_empty or segment.next <= start or segment.sealed:
+            return not self.is_empty and segment.next <= start
+        assert segment.index is not None, "the active segment's index is loaded"
+        return is_worth_sealing(segment.index.end_below(start), config)
 
     def write(self, batches: Sequence[Written]) -> None:
         """Append finished batches with one call; a new segment begins with the schema message.

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from envelope.errors import CorruptDataError, JetstreamError
-from envelope.limits import MIB
+from envelope.limits import MIB, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from envelope.types import Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
 from jetstream.ingest.publishers.history import PublisherHistory
@@ -38,6 +38,8 @@ from metadata.stream_config import StreamConfig
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 * MIB
+_SEGMENTS_KEPT: Final = 4
+"""Of the bytes to keep, unless a stream has its own size of segments: the last one is a quarter at most."""
 
 
 class OpenedLog:
@@ -278,12 +280,21 @@ def log_config(config: StreamConfig) -> LogConfig:
         segment_age = min(segment_age or config.compact_age_max, config.compact_age_max)
     return replace(
         rules,
-        segment_bytes=config.segment_bytes,
+        segment_bytes=_segment_bytes(config),
         segment_age_us=_microseconds(segment_age),
         sync=config.sync,
         compaction=_compaction(config) if is_compacted else None,
         rewrite_after_us=window_us(config.rewrite_after) or None,
     )
+
+
+def _segment_bytes(config: StreamConfig) -> int:
+    """Return where segments roll: by default so early that retention by bytes keeps not much more."""
+    limits = (config.retention.bytes, config.local_retention_bytes if config.tier else None)
+    kept = min((limit for limit in limits if limit is not None), default=None)
+    if kept is None or config.segment_bytes != SEGMENT_BYTES_DEFAULT:
+        return config.segment_bytes
+    return max(SEGMENT_BYTES_MIN, min(SEGMENT_BYTES_DEFAULT, kept // _SEGMENTS_KEPT))
 
 
 def total_retention(config: StreamConfig) -> LogConfig:

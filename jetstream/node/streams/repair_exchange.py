@@ -62,9 +62,8 @@ class RepairExchange:
             CorruptDataError: what it has is damaged as well.
         """
         offset, parts, length = max(hole.base, stream.log.log_start_offset), [b""], 0
-        length_max = (
-            stream.log.writer.config.segment_bytes + BATCH_BYTES_MAX if hole.length is None else hole.length
-        )
+        # The log's own size may be smaller, and in force only since the segment was written.
+        length_max = stream.config.segment_bytes + BATCH_BYTES_MAX if hole.length is None else hole.length
         while offset < hole.next:
             answer = await self._ask(stream, peer, RepairMessage(offset, hole.next))
             if not answer.base <= offset < answer.next:

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, OffsetOutOfRange
+from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.format.batch import BatchFlags, encode, iter_frames, read_header, verified_batches
 from jetstream.log.inspection import ProblemKind, inspect_stream
@@ -76,6 +77,32 @@ def test_a_follower_has_equal_files_however_much_it_is_given_at_once(count: int)
     assert_equal_files(follower, leader)
     assert follower.reader.last_epoch == 2
     assert follower.reader.epochs.end_of(LeaderEpoch(1), follower.log_end_offset) == 5
+
+
+def test_a_follower_has_equal_files_though_its_leader_seals_segments_early() -> None:
+    """By retention and by a truncation: each is where the leader's next batch says so, and nowhere else."""
+    config = LogConfig(segment_bytes=64 * SEGMENT_BYTES_MIN, retention_messages=3)
+    leader, follower = begun(MemoryDisk(), config), opened(MemoryDisk(), config)
+    sent: list[bytes] = []
+    for step in range(12):
+        append(leader, [bytes(SEGMENT_BYTES_MIN)])
+        leader.writer.sync()
+        sent.append(frames_of(leader, step)[-1])
+        follower.writer.append_sealed(verified_batches(sent[-1]), NOW)
+        follower.writer.sync()
+        end = leader.log_end_offset
+        if step in (5, 8):
+            leader.truncate_before(Offset(end - 1), end)
+        else:
+            leader.apply_retention(NOW, end)
+        follower.truncate_before(leader.log_start_offset, end)
+        follower.apply_retention(NOW, Offset(0))
+    append(leader, [b"last"])
+    leader.writer.sync()
+    follower.writer.append_sealed(verified_batches(frames_of(leader, 12)[-1]), NOW)
+    follower.truncate_before(leader.log_start_offset, leader.log_end_offset)
+    assert leader.log_start_offset > 6
+    assert_equal_files(follower, leader)
 
 
 def test_a_followers_index_has_the_txids_of_its_leaders() -> None:

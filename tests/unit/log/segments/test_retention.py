@@ -1,13 +1,15 @@
 """Truncation and retention."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
-from envelope.errors import OffsetOutOfRange, UnavailableError
+from envelope.errors import DiskFull, OffsetOutOfRange, UnavailableError
+from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import Offset, TimestampUs
 from jetstream.log.format.batch import decode, iter_frames
-from jetstream.log.log import LogConfig
+from jetstream.log.log import Log, LogConfig
 from tests.support.log_files import check_files_owned
 from tests.support.logs import (
     DIRECTORY,
@@ -26,6 +28,7 @@ from tests.support.memory_disk import (
     FaultKind,
     MemoryDisk,
     PowerLostError,
+    Survival,
     everything_survives,
     nothing_survives,
 )
@@ -188,3 +191,128 @@ def test_a_full_disk_can_be_freed_by_retention() -> None:
     log.apply_retention(NOW, Offset(7))
     assert log.log_start_offset == 6
     assert stored_values(log) == {6: b"6"}
+
+
+# --- what the active segment holds up --------------------------------------------------------------------
+
+
+LARGE = b"v" * SEGMENT_BYTES_MIN
+
+
+def all_in_one(disk: MemoryDisk, count: int, config: LogConfig | None = None) -> Log:
+    """Return a log with ``count`` large records, all of them in the active segment."""
+    log = begun(disk, config or LogConfig(segment_bytes=64 * SEGMENT_BYTES_MIN))
+    for _ in range(count):
+        append(log, [LARGE])
+    log.writer.sync()
+    return log
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": 2 * SEGMENT_BYTES_MIN}, {"retention_messages": 2}])
+def test_an_active_segment_that_is_more_than_is_kept_goes_as_soon_as_enough_follows(
+    limit: dict[str, int],
+) -> None:
+    disk = MemoryDisk()
+    log = all_in_one(disk, 8)
+    log.writer.config = replace(log.writer.config, **limit)  # type: ignore[arg-type]  # the numeric fields
+    log.apply_retention(NOW, Offset(8))
+    assert (log.log_start_offset, [segment.base for segment in log.reader.segments]) == (0, [0, 8])
+    for end in (9, 10):
+        append(log, [LARGE])
+        log.writer.sync()
+        log.apply_retention(NOW, Offset(end))
+    assert (log.log_start_offset, [segment.base for segment in log.reader.segments]) == (8, [8, 10])
+    check_files_owned(log)
+    assert stored_values(opened(disk.power_loss(nothing_survives))) == {8: LARGE, 9: LARGE}
+
+
+@pytest.mark.parametrize("limit", [{"retention_bytes": 1}, {"retention_messages": 1}])
+def test_retention_that_is_asked_again_and_again_begins_no_small_segments(limit: dict[str, int]) -> None:
+    config = LogConfig(segment_bytes=64 * SEGMENT_BYTES_MIN, **limit)  # type: ignore[arg-type]  # the numeric fields
+    log = begun(MemoryDisk(), config)
+    for end in range(1, 5):
+        append(log, [b"small"])
+        log.writer.sync()
+        for _ in range(3):
+            log.apply_retention(NOW, Offset(end))
+    assert [segment.base for segment in log.reader.segments] == [0]
+    append(log, [LARGE])
+    for _ in range(3):
+        log.apply_retention(NOW, Offset(5))
+    assert [segment.base for segment in log.reader.segments] == [0, 5], "and no empty ones"
+
+
+def test_what_a_truncation_inside_the_active_segment_leaves_goes_with_the_next_one() -> None:
+    disk = MemoryDisk()
+    log = all_in_one(disk, 8)
+    for offset in (6, 6, 7):
+        log.truncate_before(Offset(offset), Offset(8))
+        assert [segment.base for segment in log.reader.segments] == [0, 8]
+    append(log, [b"after"])
+    log.writer.sync()
+    log.truncate_before(Offset(8), Offset(9))
+    assert [segment.base for segment in log.reader.segments] == [8]
+    check_files_owned(log)
+    assert stored_values(opened(disk.power_loss(nothing_survives))) == {8: b"after"}
+
+
+def test_truncations_in_small_steps_begin_no_small_segments() -> None:
+    log = begun(MemoryDisk(), LogConfig(segment_bytes=64 * SEGMENT_BYTES_MIN))
+    for end in range(1, 20):
+        append(log, [b"a", b"b"])
+        log.truncate_before(Offset(2 * end - 1), Offset(2 * end))
+    assert [segment.base for segment in log.reader.segments] == [0]
+
+
+def test_a_truncation_that_a_full_disk_held_up_frees_the_active_segment_when_asked_again() -> None:
+    held_up = 0
+    for call in range(1, 100):
+        disk = MemoryDisk()
+        log = all_in_one(disk, 8)
+        disk.faults[disk.calls + call] = Fault(FaultKind.DISK_FULL)
+        with contextlib.suppress(DiskFull):
+            log.truncate_before(Offset(8), Offset(8))
+        if log.failed is not None:
+            continue  # no refusal that could be undone
+        held_up += log.reader.size > 0 and log.log_start_offset == 8
+        log.truncate_before(Offset(8), Offset(8))
+        assert (log.log_start_offset, log.reader.size) == (8, 0), call
+        check_files_owned(log)
+    assert held_up > 0
+
+
+def test_a_full_disk_is_freed_of_an_active_segment_whose_index_is_on_it() -> None:
+    disk = MemoryDisk()
+    log = all_in_one(disk, 8)
+    log.note_committed(Offset(8))
+    log.checkpoint()
+    disk.capacity_bytes = sum(
+        len(file_content(disk, f"{DIRECTORY}/{name}")) for name in disk.listdir(DIRECTORY)
+    )
+    log.truncate_before(Offset(8), Offset(8))
+    assert (log.log_start_offset, log.reader.size) == (8, 0)
+    append(log, [b"fits"])
+    log.writer.sync()
+    assert stored_values(opened(disk.power_loss(nothing_survives))) == {8: b"fits"}
+
+
+@pytest.mark.parametrize("keep", [nothing_survives, everything_survives])
+@pytest.mark.parametrize("start", [6, 8])
+def test_a_power_loss_while_the_active_segment_is_sealed_early_loses_nothing(
+    start: int, keep: Survival
+) -> None:
+    survived = 0
+    for call in range(1, 100):
+        disk = MemoryDisk()
+        log = all_in_one(disk, 8)
+        disk.faults[disk.calls + call] = Fault(FaultKind.POWER_LOSS)
+        try:
+            log.truncate_before(Offset(start), Offset(8))
+        except PowerLostError:
+            found = opened(disk.power_loss(keep))
+            assert found.log_start_offset in (0, start)
+            assert found.log_end_offset == 8
+            assert list(stored_values(found)) == list(range(found.log_start_offset, 8))
+            assert (found.failed, found.reader.corrupt_ranges) == (None, ())
+            survived = call
+    assert 5 < survived < 99
