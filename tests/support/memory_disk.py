@@ -267,14 +267,18 @@ class MemoryDisk:
 
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
-        parent, name = parent_at(self._root, path)
         with self.call("unlink", path) as fault:
             _strike(fault, path)
+            if find(self._root, path) is None:
+                return
             file_at(self._root, path)
+            parent, name = parent_at(self._root, path)
             parent.change({name: None})
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`: entry by entry, as the real one."""
+        if not self.exists(path):
+            return
         for name in self.listdir(path):
             below = f"{path}/{name}"
             if isinstance(find(self._root, below), DirectoryNode):

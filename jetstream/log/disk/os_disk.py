@@ -152,12 +152,14 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         """See `Disk.unlink`."""
         with _mapped("remove", path):
-            self._at(path).unlink()
+            self._at(path).unlink(missing_ok=True)
 
     def remove_tree(self, path: str) -> None:
         """See `Disk.remove_tree`."""
         with _mapped("clear", path):
-            shutil.rmtree(self._at(path))
+            while self._at(path).exists():
+                with contextlib.suppress(FileNotFoundError):  # somebody else has removed a part of it
+                    shutil.rmtree(self._at(path))
 
     def sync_dir(self, path: str) -> None:
         """See `Disk.sync_dir`; without a descriptor for the directory the whole file system is synced."""

@@ -75,10 +75,10 @@ class Disk(Protocol):
         """
 
     def unlink(self, path: str) -> None:
-        """Remove a file's entry; open files live on. Durable only after `sync_dir`."""
+        """Remove a file's entry, if it is there; open files live on. Durable only after `sync_dir`."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all it holds; durable only after `sync_dir` of its parent."""
+        """Remove a directory and all it holds, if it is there. Durable after `sync_dir` of its parent."""
 
     def sync_dir(self, path: str) -> None:
         """Return when the entries of a directory are durable."""

@@ -2,12 +2,15 @@
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from envelope.errors import DiskFull, OffsetOutOfRange, UnavailableError
 from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import Offset, TimestampUs
+from jetstream.log.disk.os_disk import OsDisk
+from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log, LogConfig
 from tests.support.log_files import check_files_owned
@@ -77,6 +80,46 @@ def test_whatever_a_crash_has_left_of_a_segment_goes_at_the_next_start(left: str
     again = opened(disk, SMALL)
     assert stored_values(again) == {6: b"6"}
     check_files_owned(again, is_just_opened=True)
+
+
+@pytest.mark.parametrize("kind", ["memory", "real"])
+@pytest.mark.parametrize("gone", [(".arrows",), (".index",), (".arrows", ".index")])
+@pytest.mark.parametrize("removal", ["truncate", "retention", "cut"])
+def test_a_removal_that_finds_files_gone_already_goes_on_with_the_rest(
+    tmp_path: Path, kind: str, gone: tuple[str, ...], removal: str
+) -> None:
+    disk: Disk = MemoryDisk() if kind == "memory" else OsDisk(tmp_path)
+    log = filled(disk, 7)
+    for suffix in gone:
+        disk.unlink(f"{DIRECTORY}/{2:020d}{suffix}")
+    match removal:
+        case "truncate":
+            log.truncate_before(Offset(6), Offset(7))
+        case "retention":
+            log.writer.config = replace(SMALL, retention_messages=1)
+            log.apply_retention(TimestampUs(NOW), Offset(7))
+        case _:
+            log.truncate_to(Offset(1))
+    assert log.failed is None, "what was to go is gone"
+    kept = 0 if removal == "cut" else 6
+    assert [name for name in disk.listdir(DIRECTORY) if name.endswith(".arrows")] == [f"{kept:020d}.arrows"]
+    append(log, [b"next"])
+    log.writer.sync()
+    wanted = {0: b"0", 1: b"next"} if removal == "cut" else {6: b"6", 7: b"next"}
+    assert stored_values(log) == wanted
+    log.close()
+    assert stored_values(opened(disk, SMALL)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["memory", "real"])
+def test_a_log_of_which_files_are_gone_already_is_deleted(tmp_path: Path, kind: str) -> None:
+    disk: Disk = MemoryDisk() if kind == "memory" else OsDisk(tmp_path)
+    filled(disk, 5).close()
+    for name in disk.listdir(DIRECTORY)[::2]:
+        disk.unlink(f"{DIRECTORY}/{name}")
+    Log.delete(disk, DIRECTORY)
+    Log.delete(disk, DIRECTORY)
+    assert not disk.exists(DIRECTORY)
 
 
 def test_truncating_is_idempotent_and_never_goes_back() -> None:
