@@ -20,7 +20,7 @@ from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
 from jetstream.log.segments.index import BatchIndex, IndexEntry
 from jetstream.log.segments.loaded_indexes import LoadedIndexes
 from jetstream.log.segments.scan import FileWindow, read_batch
-from jetstream.log.segments.segment import PlanAgain, Segment
+from jetstream.log.segments.segment import PlanAgain, Segment, is_damaged
 from jetstream.log.state.epochs import EpochHistory
 
 _NO_ENTRIES: Final = BatchIndex()
@@ -122,6 +122,14 @@ class LogReader:
     def corrupt_ranges(self, ranges: tuple[OffsetRange, ...]) -> None:
         """Replace them, on the disk thread; damage that readers found meanwhile stays refused."""
         self.corrupt.replace(ranges, self.log_start_offset, self.log_end_offset)
+
+    @property
+    def damaged(self) -> frozenset[Offset]:
+        """Bases of the segments with damage; starts of refused ranges before the first segment."""
+        segments, ranges = self.segments, self.corrupt_ranges
+        return frozenset(segment.base for segment in segments if is_damaged(segment, ranges)) | frozenset(
+            start for start, _ in ranges if start < segments[0].base
+        )
 
     @property
     def size(self) -> int:

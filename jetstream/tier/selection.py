@@ -6,7 +6,7 @@ from itertools import dropwhile, takewhile
 
 from envelope.types import Offset
 from jetstream.log.segments.corrupt_ranges import OffsetRange
-from jetstream.log.segments.segment import Segment
+from jetstream.log.segments.segment import Segment, is_damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ def due_segments(
     reached = dropwhile(lambda segment: segment.next <= tiered_end, segments)
     return tuple(
         takewhile(
-            lambda segment: segment.sealed and segment.next <= bounds.end and _is_intact(segment, corrupt),
+            lambda segment: (
+                segment.sealed and segment.next <= bounds.end and not is_damaged(segment, corrupt)
+            ),
             reached,
         )
     )
@@ -52,17 +54,11 @@ def damage_in_the_way(
 ) -> Segment | None:
     """Return the first damaged segment that uploads wait for, None if they wait for none.
 
-    A damaged log is neither compacted nor rewritten: uploads that follow those wait for any damage.
+    The clean part of a log ends where it is damaged: uploads that follow compaction wait for any damage.
     """
-    waits_for_any = bounds.cleaned_end is not None or bounds.rewritten_end is not None
+    waits_for_any = bounds.cleaned_end is not None
     for segment in segments:
         is_next = segment.sealed and tiered_end < segment.next <= bounds.high_watermark
-        if (is_next or waits_for_any) and not _is_intact(segment, corrupt):
+        if (is_next or waits_for_any) and is_damaged(segment, corrupt):
             return segment
     return None
-
-
-def _is_intact(segment: Segment, corrupt: Sequence[OffsetRange]) -> bool:
-    if segment.damages:
-        return False
-    return not any(start < segment.next and segment.base < end for start, end in corrupt)

@@ -10,7 +10,7 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchHeader, decode, encode, iter_frames
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.rewriting.compaction import KEY_BYTES_DEFAULT, CompactionPass
-from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, Detour, plan_compaction
 from jetstream.log.segments.log_config import CompactionConfig
 from tests.support.logs import Record, records_batch
 
@@ -56,17 +56,39 @@ def compact(
 
     ``meanwhile`` is what others do with the log between any two steps.
     """
-    config = log.writer.config.compaction
-    assert config is not None, "the log is to be compacted"
     end = log.log_end_offset
     bounds = CompactionBounds(
         Offset(end if high_watermark is None else high_watermark),
         Offset(end if min_synced_end is None else min_synced_end),
         TimestampUs(now),
     )
+    return _pass(disk, log, bounds, key_bytes, meanwhile) is not None
+
+
+def compact_around(
+    disk: Disk, log: Log, now: int, detours: list[Detour], key_bytes: int = KEY_BYTES_DEFAULT
+) -> bool:
+    """Do one pass around damage, as `compact`; add how far it went to ``detours``, of those before."""
+    bounds = CompactionBounds(
+        high_watermark=log.log_end_offset,
+        min_synced_end=log.log_end_offset,
+        now=TimestampUs(now),
+        damaged=log.reader.damaged,
+        detour=(detours or [Detour()])[-1],
+    )
+    detour = _pass(disk, log, bounds, key_bytes, lambda: None)
+    detours.extend([] if detour is None else [detour])
+    return detour is not None
+
+
+def _pass(
+    disk: Disk, log: Log, bounds: CompactionBounds, key_bytes: int, meanwhile: Callable[[], object]
+) -> Detour | None:
+    config = log.writer.config.compaction
+    assert config is not None, "the log is to be compacted"
     plan = plan_compaction(log.reader.segments, log.compaction, bounds, config)
     if plan is None:
-        return False
+        return None
     run = CompactionPass(
         log=log.reader, disk=disk, plan=plan, codec=Compression.NONE, pace=no_pace, key_bytes=key_bytes
     )
@@ -81,7 +103,7 @@ def compact(
             assert log.replace_segment(rewritten, since=state)
         meanwhile()
     log.note_compaction(run.outcome(log.compaction, bounds.now))
-    return True
+    return run.detour(log.compaction)
 
 
 def stored_in(frame: memoryview) -> tuple[BatchHeader, dict[int, Stored]]:

@@ -25,7 +25,8 @@ def rewrite(
     upkeep = Upkeep(log, SystemClock(), lambda: bounds.high_watermark)
     replaced = 0
     for segment in due_segments(log.reader.segments, log.rewritten_end, bounds, 0):
-        found = rewritten(log.reader, disk, segment, no_pace)
+        is_damaged = segment.base in log.reader.damaged
+        found = None if is_damaged else rewritten(log.reader, disk, segment, no_pace)
         if found is None:
             upkeep.pass_rewritten(segment)
         else:

@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from envelope.errors import CorruptDataError, StorageError
 from envelope.limits import MIB
-from envelope.types import Compression, TimestampUs
+from envelope.types import Compression, Offset, TimestampUs
 from jetstream.log.disk.port import Disk
 from jetstream.log.format.batch import BatchFlags
 from jetstream.log.format.schema import NO_RECORDS
 from jetstream.log.reader import LogReader
-from jetstream.log.rewriting.compaction_plan import CompactionPlan
+from jetstream.log.rewriting.compaction_plan import CompactionPlan, Detour
 from jetstream.log.rewriting.latest_offsets import KeyHasher, LatestOffsets
 from jetstream.log.rewriting.replacement import ReplacementBatch, RewrittenSegment, write_beside
 from jetstream.log.rewriting.segment_chunks import BatchChunk, chunks_of
@@ -48,8 +49,9 @@ class CompactionPass:
     """A pass over one log: `gather`, then `rewritten` for each segment of the plan.
 
     Attributes:
-        end: end of the gathered keys: below it the log is clean after the pass.
+        end: end of the gathered keys: below it the segments of the plan are clean after the pass.
         tombstones: number of those that stay.
+        unreadable: the segment that could not be read, if that has ended the pass.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class CompactionPass:
         self._lost = 0
         self.end = plan.dirty_start
         self.tombstones = 0
+        self.unreadable: Segment | None = None
 
     def gather(self) -> None:
         """Find the last offset of each key in the dirty part, as far as the budget reaches.
@@ -82,7 +85,7 @@ class CompactionPass:
         for segment in self._plan.segments:
             if segment.next <= self.end or self.end >= self._plan.end:
                 continue
-            for chunk in chunks_of(self._log, segment, self.end):
+            for chunk in self._chunks(segment, max(self.end, segment.base)):
                 keyed = _keyed(chunk)
                 if len(keyed.rows):
                     self._latest.add(self._hasher.hashes(keyed.keys), keyed.offsets)
@@ -106,7 +109,7 @@ class CompactionPass:
             StorageError, FsyncFailed, UnavailableError: the disk refused, or the segment is gone.
         """
         found = self.tombstones
-        if not any(self._loses(chunk) for chunk in chunks_of(self._log, segment, segment.base)):
+        if not any(self._loses(chunk) for chunk in self._chunks(segment, segment.base)):
             return None
         self.tombstones, self._lost = found, 0
         new = write_beside(self._disk, segment, self._left_of(segment), self._codec)
@@ -114,10 +117,23 @@ class CompactionPass:
 
     def outcome(self, state: CompactionState, now: TimestampUs) -> CompactionState:
         """Return the state to record once every segment of the plan is in its place."""
-        left = self.tombstones > 0 or self._plan.only_purges  # such a pass does not read everything
-        return state.cleaned(self.end, now, tombstones=left)
+        skipped = self._plan.skipped
+        # Such a pass does not read everything.
+        left = self.tombstones > 0 or self._plan.only_purges or bool(skipped)
+        return state.cleaned(min([self.end, *skipped]), now, tombstones=left)
+
+    def detour(self, state: CompactionState) -> Detour:
+        """Return how far the log is compacted, around damage, once ``state`` is on record."""
+        return Detour(state, self._plan.skipped, self.end)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _chunks(self, segment: Segment, start: Offset) -> Iterator[BatchChunk]:
+        try:
+            yield from chunks_of(self._log, segment, start)
+        except (CorruptDataError, StorageError):
+            self.unreadable = segment
+            raise
 
     def _loses(self, chunk: BatchChunk) -> bool:
         kept = self._kept(chunk)
@@ -126,7 +142,7 @@ class CompactionPass:
 
     def _left_of(self, segment: Segment) -> Iterator[list[ReplacementBatch]]:
         held: list[ReplacementBatch] = []
-        for chunk in chunks_of(self._log, segment, segment.base):
+        for chunk in self._chunks(segment, segment.base):
             kept = self._kept(chunk)
             self._lost += len(kept) - int(np.count_nonzero(kept))
             held = list(_joined([*held, *_pieces(chunk, kept)]))

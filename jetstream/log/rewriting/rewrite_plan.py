@@ -1,7 +1,7 @@
 """The decision which sealed segments get their small batches merged; pure.
 
 Oldest first: they are sealed, cold, committed, and on the disk of every replica. Each is looked at once: up
-to the recorded `rewritten_end` all is done, whether it paid or not. A segment that is cut,
+to the recorded `rewritten_end` all is done, whether it paid or not, or is damaged. A segment that is cut,
 or that compaction puts in the place of another, is looked at again.
 """
 
@@ -60,7 +60,7 @@ def due_segments(
     end = min(bounds.high_watermark, bounds.min_synced_end)
     for segment in segments[_first_after(segments, looked_at_end) : -1]:
         is_cold = segment.max_timestamp <= bounds.now - after_us
-        if not (segment.sealed and is_cold and segment.next <= end) or segment.damages:
+        if not (segment.sealed and is_cold and segment.next <= end):
             break
         found.append(segment)
     return tuple(found)

@@ -69,12 +69,15 @@ def chunks_of(log: LogReader, segment: Segment, start: Offset) -> Iterator[Batch
     """Yield the batches of a sealed segment from the one that holds ``start`` on.
 
     Raises:
-        CorruptDataError: a batch is damaged; its offsets are refused from now on.
+        CorruptDataError: a batch is damaged, and its offsets are refused from now on; or the segment does not
+            end where the next one begins.
         StorageError, UnavailableError: the disk refused, or the segment is gone.
     """
     found = log.locate(max(segment.base, log.log_start_offset))
     if found.segment is not segment:
         raise SegmentReplaced(f"segment {segment.base} is another one now")
+    if found.index.nexts[-1] != segment.next:
+        raise CorruptDataError(f"segment {segment.base} ends at {found.index.nexts[-1]}, not {segment.next}")
     reader = _Reader(log, segment, found.index)
     row = found.index.find(start)
     with segment.leased() as file:

@@ -8,13 +8,14 @@ the bytes it began with, which the file system keeps until the last descriptor i
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from envelope.errors import StorageError, UnavailableError
 from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.disk.port import Disk, File
 from jetstream.log.format.schema import END_OF_STREAM
+from jetstream.log.segments.corrupt_ranges import OffsetRange
 from jetstream.log.segments.index import BatchIndex, IndexEntry, IndexSummary
 from jetstream.log.segments.index_file import read_index, write_index
 from jetstream.log.segments.scan import Damage, SegmentScan, scan_segment
@@ -338,6 +339,11 @@ class Segment:
         if rows > 0 and not self.damages and not self.index_doubtful:
             assert self.last_txid == self.index.last_txid, f"X3: {self.last_txid}, not {self.index.last_txid}"
             write_index(self._disk, self.index_path, self.index, rows)
+
+
+def is_damaged(segment: Segment, corrupt: Sequence[OffsetRange]) -> bool:
+    """Return whether a scan has found damage, or one of the log's refused ranges lies in the segment."""
+    return bool(segment.damages) or any(start < segment.next and segment.base < end for start, end in corrupt)
 
 
 def _batches_end(segment: Segment) -> FilePosition:

@@ -111,9 +111,8 @@ class Upkeep:
         self._remove(lambda about_to: self._log.truncate_before(offset, high_watermark, about_to))
 
     def compaction_due(self) -> bool:
-        """Whether the log is one that is compacted, and can be: damage is repaired first."""
-        is_compacted, log = self._log.writer.config.compaction is not None, self._log
-        return is_compacted and log.failed is None and not log.reader.corrupt_ranges
+        """Whether the log is one that is compacted, and can be."""
+        return self._log.writer.config.compaction is not None and self._log.failed is None
 
     def note_compaction(self, before: CompactionState, after: CompactionState) -> CompactionState:
         """Put on record how far the log is compacted; return what is.
@@ -128,13 +127,10 @@ class Upkeep:
         return self._log.compaction
 
     def rewrite_due(self, looked_at_end: Offset) -> bool:
-        """Whether there are cold segments above that whose small batches are to be merged.
-
-        Damage is repaired first.
-        """
+        """Whether there are cold segments above that whose small batches are to be merged."""
         log = self._log
         after_us = log.writer.config.rewrite_after_us
-        if after_us is None or log.failed is not None or log.reader.corrupt_ranges:
+        if after_us is None or log.failed is not None:
             return False
         cold_end = TimestampUs(self._clock.wall() - after_us)
         return is_waiting(log.reader.segments, looked_at_end, cold_end)

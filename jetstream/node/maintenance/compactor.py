@@ -3,13 +3,16 @@
 import logging
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
-from envelope.errors import StreamOffline
+from envelope.errors import JetstreamError, StreamOffline
 from envelope.types import NO_OFFSET, Offset
 from jetstream.log.disk.port import Disk
 from jetstream.log.rewriting.compaction import CompactionPass
-from jetstream.log.rewriting.compaction_plan import CompactionBounds, plan_compaction
+from jetstream.log.rewriting.compaction_plan import CompactionBounds, CompactionPlan, Detour, plan_compaction
+from jetstream.log.state.compaction_state import CompactionState
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.maintenance.unreadable_segments import UnreadableSegments
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.paced_thread import PacedThread
@@ -38,10 +41,13 @@ class Compactor:
         self._disk_thread = disk_thread
         self._clock = clock
         self._thread = thread
+        self._unreadable = UnreadableSegments(clock)
+        self._detours: WeakKeyDictionary[StreamReplica, Detour] = WeakKeyDictionary()
+        self._reported: WeakKeyDictionary[StreamReplica, frozenset[Offset]] = WeakKeyDictionary()
 
     def is_due(self, stream: StreamReplica) -> bool:
         """Whether the stream is one that is compacted, and can be."""
-        return stream.context.upkeep.compaction_due()
+        return stream.context.upkeep.compaction_due() and self._unreadable.wait_is_over(stream)
 
     async def work_on(self, stream: StreamReplica) -> bool:
         """Do a pass if it is time for one; return False: the next one can wait.
@@ -53,13 +59,35 @@ class Compactor:
         config = log.writer.config.compaction
         assert config is not None, "it is due"
         bounds = CompactionBounds(
-            stream.high_watermark, _min_synced_end(stream), self._clock.wall(), stream.tiered.border
+            high_watermark=stream.high_watermark,
+            min_synced_end=_min_synced_end(stream),
+            now=self._clock.wall(),
+            border=stream.tiered.border,
+            damaged=self._unreadable.bases(stream),
+            detour=self._detours.get(stream, Detour()),
         )
         state = log.compaction
         plan = plan_compaction(log.reader.segments, state, bounds, config)
         if plan is None:
             return False
+        self._report(stream, plan)
         run = CompactionPass(log.reader, self._disk, plan, config.codec, self._pace)
+        try:
+            state = await self._run(stream, plan, run)
+        except JetstreamError:
+            if run.unreadable is not None:
+                self._unreadable.add(stream, run.unreadable)
+            raise
+        outcome = run.outcome(state, bounds.now)
+        state = await self._disk_thread.call(partial(upkeep.note_compaction, state, outcome))
+        self._detours[stream] = run.detour(state)
+        self.counters.passes += 1
+        _log.info("compacted stream=%s from=%d to=%d", stream.name, plan.dirty_start, run.end)
+        return False
+
+    async def _run(self, stream: StreamReplica, plan: CompactionPlan, run: CompactionPass) -> CompactionState:
+        """Replace the segments that lose a record; return the state that is on record meanwhile."""
+        upkeep, state = stream.context.upkeep, stream.log.compaction
         await self._thread.work(run.gather)
         # Before the first tombstone goes: who has not got past it must not build on this log any more.
         purged = state.purged(plan.purge_end)
@@ -73,11 +101,14 @@ class Compactor:
             self.counters.segments += 1
             self.counters.records += rewritten.records
             self.counters.freed_bytes += rewritten.bytes
-        outcome = run.outcome(state, bounds.now)
-        await self._disk_thread.call(partial(upkeep.note_compaction, state, outcome))
-        self.counters.passes += 1
-        _log.info("compacted stream=%s from=%d to=%d", stream.name, plan.dirty_start, run.end)
-        return False
+        return state
+
+    def _report(self, stream: StreamReplica, plan: CompactionPlan) -> None:
+        """Log which damage a pass goes around, unless an earlier one has done so."""
+        if news := plan.skipped - self._reported.get(stream, frozenset()):
+            offsets = ",".join(map(str, sorted(news)))
+            _log.warning("compacted around damage stream=%s segments=%s runbook=RB-01", stream.name, offsets)
+        self._reported[stream] = plan.skipped
 
     def _pace(self, size: int) -> None:
         self.counters.read_bytes += size

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from envelope.errors import StreamOffline
+from envelope.errors import CorruptDataError, StorageError, StreamOffline
 from envelope.types import NO_OFFSET, Offset, StreamName
 from jetstream.log.disk.port import Disk
+from jetstream.log.rewriting.replacement import RewrittenSegment
 from jetstream.log.rewriting.rewrite_plan import RewriteBounds, due_segments
 from jetstream.log.rewriting.sealed_rewrite import rewritten
+from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.thread import DiskThread
+from jetstream.node.maintenance.unreadable_segments import UnreadableSegments
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.paced_thread import PacedThread
@@ -51,13 +54,17 @@ class Rewriter:
         self._clock = clock
         self._thread = thread
         self._row_of = row_of
+        self._unreadable = UnreadableSegments(clock)
 
     def is_due(self, stream: StreamReplica) -> bool:
         """Whether it is time to look at the stream."""
-        return stream.context.upkeep.rewrite_due(_looked_at_end(stream))
+        is_due = stream.context.upkeep.rewrite_due(_looked_at_end(stream))
+        return is_due and self._unreadable.wait_is_over(stream)
 
     async def work_on(self, stream: StreamReplica) -> bool:
         """Look at what is due, up to the first segment that is rewritten; return whether one was.
+
+        Damaged segments are passed over; one that turns out so now, at the next look.
 
         Raises:
             As `SegmentWork.work_on`.
@@ -67,11 +74,9 @@ class Rewriter:
         assert after_us is not None, "it is due"
         after = timedelta(microseconds=after_us)
         bounds = RewriteBounds(stream.high_watermark, self._min_synced_end(stream, after), self._clock.wall())
-        passed = None
+        passed, damaged = None, self._unreadable.bases(stream)
         for segment in due_segments(log.reader.segments, _looked_at_end(stream), bounds, after_us):
-            found = await self._thread.work(
-                partial(rewritten, log.reader, self._disk, segment, self._thread.pace)
-            )
+            found = None if segment.base in damaged else await self._rewritten(stream, segment)
             if found is None:
                 passed = segment
                 continue
@@ -91,6 +96,14 @@ class Rewriter:
         if passed is not None:
             await self._disk_thread.call(partial(upkeep.pass_rewritten, passed))
         return False
+
+    async def _rewritten(self, stream: StreamReplica, segment: Segment) -> RewrittenSegment | None:
+        work = partial(rewritten, stream.log.reader, self._disk, segment, self._thread.pace)
+        try:
+            return await self._thread.work(work)
+        except (CorruptDataError, StorageError):
+            self._unreadable.add(stream, segment)
+            raise
 
     def _min_synced_end(self, stream: StreamReplica, away_max: timedelta) -> Offset:
         """Return an offset below which every replica has all records on disk, as far as that is known here.

@@ -48,8 +48,8 @@ def test_damage_that_uploads_wait_for_is_named() -> None:
     assert found(2, (0, 1), (5, 6)) == 4, "what is uploaded keeps nothing up"
     assert found(2, (0, 1)) is None
     assert found(0, (7, 8)) is None, "it is not committed yet"
-    assert found(2, (0, 1), rewritten=2) == 0, "nothing is rewritten meanwhile"
-    assert found(2, (0, 1), cleaned=9) == 0, "nothing is compacted meanwhile"
+    assert found(2, (0, 1), rewritten=2) is None, "the rewrite passes it over"
+    assert found(2, (0, 1), cleaned=9) == 0, "the clean part does not grow beyond it"
 
 
 def test_compaction_begins_at_the_border_and_purges_nothing() -> None:
