@@ -17,7 +17,7 @@ class WatchedFile(OsFile):
     """Tells its disk who reads; waits at the disk's gate before."""
 
     def __init__(self, file: File, disk: "WatchedDisk") -> None:
-        super().__init__(file.fileno(), disk.root)
+        super().__init__(file.fileno(), str(disk.root))
         self._disk = disk
 
     def read(self, position: int, length: int) -> bytes:
