@@ -16,7 +16,10 @@ def user_in(urls: Iterable[str]) -> dict[str, str]:
     Decoded (RFC 3986, 2.1): a password with ``@`` is written ``%40``. The server's own neighbours, which a
     client hears of later, want the same user.
     """
-    named = {(parts.username, parts.password) for parts in map(urlsplit, urls)}
+    try:
+        named = {(parts.username, parts.password) for parts in map(urlsplit, urls)}
+    except ValueError:  # one is no URL: who connects says so
+        return {}
     user, password = named.pop() if len(named) == 1 else (None, None)
     if user is None:
         return {}

@@ -18,6 +18,7 @@ from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.settings.node_config import NatsConfig
 from tests.conftest import StartNatsServer
+from tests.support.nats_identities import TlsFiles
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import node_config, run
 from tests.support.sockets import until
@@ -70,6 +71,23 @@ def test_a_server_that_breaks_off_while_it_is_connected_to_ends_the_wait_and_not
             link = link_to(f"tls://127.0.0.1:{port}", start_timeout=0.3, tls={})
             with pytest.raises(UnavailableError, match="cannot connect to NATS"):
                 await link.open()
+
+    run(scenario())
+
+
+def test_what_no_wait_can_mend_is_said_at_once(
+    tls_files: TlsFiles, tls_strangers: TlsFiles, start_nats_server: StartNatsServer
+) -> None:
+    async def refused(link: NatsLink, reason: str) -> None:
+        with pytest.raises(UnavailableError, match=reason):
+            await link.open()
+
+    async def scenario() -> None:
+        stranger = start_nats_server(tls_strangers.server_config())
+        secured = start_nats_server('authorization { token: "right" }')
+        tls, seconds = {"ca": str(tls_files.ca)}, 0.5
+        await refused(link_to(stranger.url, tls=tls, connect_timeout=seconds), "certificate verify failed")
+        await refused(link_to(secured.url, token="wrong", connect_timeout=seconds), "Authorization")
 
     run(scenario())
 

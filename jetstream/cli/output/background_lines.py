@@ -128,7 +128,11 @@ class LogHandler(logging.Handler):
             withheld = self._rates.admitted(str(record.msg), self._clock())
         if withheld is None:
             return
-        record.message = record.getMessage() + (f" (and {withheld} like it)" if withheld else "")
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # a mistake of ours, which must not end what was to be logged
+            message = f"{record.msg} with other arguments: {record.args}"
+        record.message = message + (f" (and {withheld} like it)" if withheld else "")
         record.asctime = formatter.formatTime(record, formatter.datefmt)
         parts = [printable(formatter.formatMessage(record))]
         if record.exc_info:

@@ -284,7 +284,9 @@ class NatsLink:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether no later attempt can go better: it is about who this node is."""
+    """Return whether no later attempt can go better: it is about who this node, or the server, is."""
+    if isinstance(error, ssl.SSLError):  # others than these are about certificates and keys
+        return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
     return is_kept_out(error) or isinstance(error, FileNotFoundError | PermissionError)
 
 

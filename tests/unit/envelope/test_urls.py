@@ -27,6 +27,7 @@ def test_a_shown_url_has_no_user_password_or_token(url: str, shown: str) -> None
         (["tls://t%2Fk@host"], {"token": "t/k"}),
         (["nats://a:b@host", "nats://c:d@other"], {}),
         (["nats://a:b@host", "nats://other"], {}),
+        (["nats://a:b@[::1"], {}),
     ],
 )
 def test_the_user_that_all_urls_name_is_decoded(urls: list[str], user: dict[str, str]) -> None:

@@ -62,6 +62,14 @@ def test_words_from_outside_make_no_line_of_their_own_and_steer_no_terminal() ->
     assert all(line.startswith("    ") and line.isprintable() for line in trace)
 
 
+def test_an_event_whose_arguments_do_not_fit_is_written_all_the_same() -> None:
+    reader, writer = os.pipe()
+    lines = BackgroundLines(writer)
+    LogHandler(lines).handle(logging.LogRecord("node", logging.ERROR, "", 0, "at offset=%d", ("none",), None))
+    [line] = written(lines, writer, reader)
+    assert line.endswith("at offset=%d with other arguments: ('none',)")
+
+
 def test_events_that_peers_cause_in_masses_are_counted_and_few_of_them_written() -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
