@@ -34,3 +34,15 @@ def test_questions_about_a_dead_leaders_stream_hold_up_nobody_and_are_all_answer
                 assert info.result()["leader"] in (leader, None)
 
     run(test())
+
+
+def test_a_question_waits_for_the_next_leader_if_there_is_one(scene: ClusterScene) -> None:
+    async def test() -> None:
+        async with scene.client() as js:
+            await js.streams.create("whole", "whole.>", replicas=3)
+            leader = (await scene.cluster.until_whole(js.nats, "whole"))["leader"]
+            scene.cluster[leader].kill()
+            infos = await asyncio.gather(*(request(js.nats, "stream.info", name="whole") for _ in range(10)))
+            assert all(info["leader"] not in (leader, None) for info in infos)
+
+    run(test())
