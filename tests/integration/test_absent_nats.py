@@ -11,6 +11,7 @@ import pytest
 
 import jetstream
 from envelope.errors import UnavailableError
+from jetstream.client.nodes.nats_connection import connect_nats
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.node import Node
@@ -20,9 +21,10 @@ from jetstream.node.settings.node_config import NatsConfig
 from tests.conftest import StartNatsServer
 from tests.support.nats_identities import TlsFiles
 from tests.support.nats_server import NatsServer
-from tests.support.nodes import node_config, run
+from tests.support.nodes import WAIT_SECONDS, node_config, run
 from tests.support.sockets import until
 
+INFO = b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576}\r\n'
 INFO_TLS = b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"tls_required":true}\r\n'
 
 
@@ -100,6 +102,30 @@ def test_a_server_that_hangs_costs_one_connect_timeout(nats_server: NatsServer) 
             await link.open()
             await link.close()
             assert link.watch.counters.errors <= len(urls), "each is tried once at most"
+
+    run(scenario())
+
+
+def test_a_client_that_is_given_up_while_it_connects_leaves_no_connection_open() -> None:
+    async def scenario() -> None:
+        connected, ended = asyncio.Event(), asyncio.Event()
+
+        async def answer_no_ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(INFO)
+            assert (await reader.readline()).startswith(b"CONNECT")
+            connected.set()
+            await reader.read()
+            writer.close()
+            ended.set()
+
+        async with await asyncio.start_server(answer_no_ping, "127.0.0.1", 0) as server:
+            servers = [f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"]
+            connecting = asyncio.create_task(connect_nats(servers, {}, WAIT_SECONDS))
+            await connected.wait()
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+            await ended.wait()
 
     run(scenario())
 

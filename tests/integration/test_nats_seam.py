@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.parser import MessageParser, ParsedItem
 from jetstream.node.nats import transport as nats_transport
-from jetstream.node.nats.parser_seam import BatchingParser, Deliver, subscription_id
+from jetstream.node.nats.parser_seam import BatchingParser, Deliver, close, subscription_id
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from metadata.node.peers.accepting import StreamServer, listeners
@@ -169,5 +169,21 @@ def test_first_bytes_that_arrive_as_the_connection_is_given_up_are_not_joined_wi
 
     # Before there is a connection: uvloop looks the method up once for each.
     monkeypatch.setattr(nats_transport._Protocol, "data_received", receive_and_give_up)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_client_whose_close_was_cancelled_leaves_no_connection_open(loop: Loop) -> None:
+    """Of a client that is closing nats-py's ``close`` does nothing more."""
+
+    async def scenario() -> None:
+        async with subscribed() as (server, client, _):
+            closing = asyncio.create_task(close(client))
+            await asyncio.sleep(0)  # nats-py lets its own tasks end
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            await server.connections[-1].wait_closed()
+
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(scenario())

@@ -39,6 +39,9 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
         raise ConnectionLost(
             f"NATS: {client.last_error or 'no answer'} at {', '.join(map(shown_url, servers))}"
         ) from None
+    except asyncio.CancelledError:
+        await client.close()
+        raise
     except (nats.errors.Error, NkeysError, OSError) as error:
         with suppress(AssertionError):  # nats-py's, about a client that has not tried to connect
             await client.close()

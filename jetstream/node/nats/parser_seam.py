@@ -235,6 +235,9 @@ async def close(client: Client) -> None:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
+        finally:
+            # A ``close`` that is cancelled leaves it open, and another one does nothing.
+            client._transport.close()  # type: ignore[union-attr]  # it has one from its beginning
     elif client._transport:
         client._transport.close()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
         await client._transport.wait_closed()  # type: ignore[no-untyped-call]  # as above
