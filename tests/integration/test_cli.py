@@ -326,7 +326,7 @@ def test_values_come_from_the_argument_or_standard_input_whole_or_in_lines(nats:
 
 
 def test_many_messages_get_ids_of_their_own_and_a_repeat_stores_nothing(nats: str, stream: str) -> None:
-    many = ("pub", f"{stream}.a", "x", "--count", "2500", "--msg-id", "m")
+    many = ("pub", f"{stream}.a", "x", "--count", "2500", "--msg-id", "m", "--timeout", "60")
     assert succeeded(*many, nats=nats).splitlines()[-1].startswith("2,500 acked in ")
     assert "2,500 acked, 2,500 of them duplicates" in succeeded(*many, nats=nats)
     acks = json_lines(succeeded(*many, "--json", nats=nats))
@@ -393,7 +393,7 @@ def test_the_last_record_of_each_key_is_read(nats: str, stream: str) -> None:
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure(nats: str, stream: str) -> None:
-    succeeded("pub", f"{stream}.a", "x" * 1000, "--count", "2000", nats=nats)
+    succeeded("pub", f"{stream}.a", "x" * 1000, "--count", "2000", "--timeout", "60", nats=nats)
     with CommandProcess("read", stream, nats=nats) as process:
         assert json.loads(process.line())["offset"] == 0
         process.close_output()
