@@ -79,9 +79,16 @@ _READER_THREADS: Final = 2
 class Node:
     """A node; an async context manager that is ready once entered."""
 
-    def __init__(self, config: NodeConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        clock: Clock | None = None,
+        lines_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``lines_dropped``: how many lines whoever writes the log has dropped; for the metrics."""
         self.config = config
         self._clock = clock or SystemClock()
+        self._lines_dropped = lines_dropped
         self._running: AbstractAsyncContextManager[None] | None = None
         self._streams: NodeStreams | None = None
         self.node_id = NodeId("")
@@ -261,6 +268,7 @@ class Node:
             tier=tier,
             cursors=cursors,
             groups=groups,
+            lines_dropped=self._lines_dropped,
             doors=(server.door, parts.metadata.member.server.door, parts.http.door),
         )
         return _Shell(

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.support.pauses import pause
 from tests.support.sockets import until
 
 _PIPE_BYTES = 4096
+DROPPED = "jetstream_log_lines_dropped_total"
 
 
 def without(closed: str, *arguments: str) -> list[str]:
@@ -116,3 +118,36 @@ def test_a_node_whose_log_nobody_reads_takes_messages_and_stops(
             node.kill()
             os.close(reader)
             os.close(writer)
+
+
+def test_lines_of_the_log_that_nobody_can_read_any_more_are_a_metric(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    reader, writer = os.pipe()
+    arguments = ("--port", "0", "--http-port", "0", "--nats", nats_server.url, "--log-level", "debug")
+    command = [sys.executable, "-m", "jetstream", "up", "--data", str(tmp_path / "data"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer) as node:
+        try:
+            assert node.stdout is not None
+            endpoints = dict(line.decode().split()[:2] for line in iter(node.stdout.readline, b"ready\n"))
+            os.close(writer)
+            assert dropped_lines(endpoints["http"]) == 0
+            os.close(reader)
+            run(after_a_refused_reader(endpoints))
+        finally:
+            node.kill()
+
+
+async def after_a_refused_reader(endpoints: dict[str, str]) -> None:
+    """Return once the line about a connection that breaks the protocol is counted."""
+    port = int(endpoints["socket"].rpartition(":")[2])
+    with closing(socket.create_connection(("127.0.0.1", port))) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        stranger.recv(4096)
+    await until(lambda: dropped_lines(endpoints["http"]) >= 1)
+
+
+def dropped_lines(address: str) -> int:
+    with urllib.request.urlopen(f"http://{address}/metrics") as page:
+        [line] = [line for line in page.read().decode().splitlines() if line.startswith(f"{DROPPED} ")]
+    return int(float(line.split()[1]))

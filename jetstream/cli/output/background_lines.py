@@ -39,6 +39,11 @@ class BackgroundLines:
         self._told = 0
         threading.Thread(target=self._write, name="standard-error", daemon=True).start()
 
+    @property
+    def dropped(self) -> int:
+        """How many were not written, as nobody read. Any thread may ask."""
+        return sum(tuple(self._dropped.values()))
+
     def say(self, text: str) -> None:
         """Write ``text``, which ends without a line break, and may have some within."""
         try:
@@ -63,7 +68,7 @@ class BackgroundLines:
                 continue
             try:
                 self._put(line)
-                dropped = sum(tuple(self._dropped.values()))
+                dropped = self.dropped
                 if self._lines.empty() and dropped > self._told:
                     self._put(f"{dropped - self._told} lines were dropped here: nobody read")
                     self._told = dropped

@@ -197,7 +197,7 @@ async def _serve(
             running.enter_context(end_of_server_sets(stop, server, embedded))
         config = load_config(file, settings)
         logging.basicConfig(level=config.log_level.upper(), handlers=[LogHandler(lines)], force=True)
-        node = Node(config)
+        node = Node(config, lines_dropped=lambda: lines.dropped)
         async with start.interruptible():  # it may wait for others, and for as long as they are not there
             await running.enter_async_context(node)
         if not stop.is_set():

@@ -35,6 +35,8 @@ class Sources:
     cursors: CursorStore
     groups: GroupService
     doors: tuple[Door, ...]
+    lines_dropped: Callable[[], int]
+    """Of the log."""
 
 
 Sample = tuple[tuple[str, ...], float]

@@ -43,6 +43,11 @@ METRICS: Final = (
         ("node", "version"),
         lambda sources: [((sources.node, sources.version), 1.0)],
     ),
+    of_node(
+        "jetstream_log_lines_dropped_total",
+        "Lines of the node's log that were not written, because nobody read its standard error.",
+        lambda sources: sources.lines_dropped(),
+    ),
     Definition(
         "jetstream_stream_online",
         "1 if the stream takes and serves records here, 0 if it is offline or NATS refuses its subject.",

@@ -31,7 +31,7 @@ def test_whoever_says_something_never_waits_and_what_found_no_room_is_counted() 
                 dropped += int(line.split()[0])
             else:
                 said.append(int(line.split()[0]))
-    assert dropped > 0
+    assert dropped == lines.dropped > 0
     assert said == sorted(set(said))
     lines.say("later")
     assert written(lines, writer, reader) == ["later"]
@@ -43,6 +43,7 @@ def test_a_reader_that_leaves_ends_nothing() -> None:
     lines = BackgroundLines(writer)
     lines.say("to nobody")
     lines.flush()
+    assert lines.dropped == 1
     os.close(writer)
 
 
