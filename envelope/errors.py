@@ -152,6 +152,10 @@ class TxidDecreasing(RequestError, err_code="txid_decreasing", ack_code=60_007):
     """``Jetstream-Txid`` is below the stream's last one."""
 
 
+class TxidTooFar(RequestError, err_code="txid_too_far", ack_code=60_056):
+    """``Jetstream-Txid`` is more than ``txid_max_step`` above the stream's last one."""
+
+
 class SequencePassed(RequestError, err_code="sequence_passed", status=409, ack_code=60_028):
     """A later message of the session is stored, and it is not known whether this one ever was.
 

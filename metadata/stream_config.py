@@ -119,6 +119,7 @@ RecordBytes = Annotated[int, Strict(), Field(ge=1, le=RECORD_BYTES_MAX)]
 DedupeIds = Annotated[int, Strict(), Field(ge=1, le=DEDUPE_IDS_CEILING)]
 DirtyRatio = Annotated[float, Strict(), Field(gt=0, le=1)]
 RetainedBytes = Annotated[int, Strict(), Field(ge=SEGMENT_BYTES_MIN, le=1 << 62)]
+TxidStep = Annotated[int, Strict(), Field(ge=1, le=(1 << 63) - 1)]
 RetainedMessages = Annotated[int, Strict(), Field(ge=1, le=1 << 62)]
 # Lengths of names and subjects are checked with their grammar, so that one typed error reports both.
 Subject = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": SUBJECT_BYTES_MAX})]
@@ -204,6 +205,9 @@ class StreamConfig(BaseModel):
     )
     session_window: Duration = Field(
         default=timedelta(days=7), description="how long a publisher's session is kept after its last message"
+    )
+    txid_max_step: TxidStep | None = Field(
+        default=None, description="a txid further above the stream's last one is refused; null: none is"
     )
     group: Name | None = Field(default=None, description="streams of one group share their subject")
     labels: dict[LabelKey, LabelValue] = Field(

@@ -76,6 +76,12 @@ class BatchContent:
             return False
         return key is None or pc.any(pc.not_equal(keys, pa.scalar(key, keys.type))).as_py() is True
 
+    def largest_txid_step(self) -> int:
+        """Return by how much a txid is above the one before it at most; 0: none is."""
+        # As unsigned numbers, so that no difference of two signed ones is too large.
+        txids = self._column("txid").drop_null().to_numpy().view(np.uint64)
+        return int((txids[1:] - txids[:-1]).max(initial=0))
+
     def _column(self, name: str) -> "pa.Array[Any]":
         if name in self.rows.schema.names:
             return self.rows.column(name)

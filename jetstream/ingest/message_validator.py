@@ -13,6 +13,7 @@ from envelope.errors import (
     InvalidSubject,
     JetstreamError,
     RecordTooLarge,
+    TxidTooFar,
     WrongExpectedStream,
 )
 from envelope.headers import (
@@ -96,6 +97,11 @@ class MessageValidator:
         """Largest record taken."""
         return self._config.record_bytes_max
 
+    @property
+    def txid_max_step(self) -> int | None:
+        """How far above the last txid the next one may be; None: any distance."""
+        return self._config.txid_max_step
+
     def reconfigure(self, config: StreamConfig) -> None:
         """Read by ``config`` from now on."""
         self._config = config
@@ -162,6 +168,13 @@ class MessageValidator:
         if not self._is_by_key or not content.has_other_keys(message.asked.key):
             return None
         return InvalidEnvelope(f"{KEY}: the stream is partitioned by key, so a batch names its one key")
+
+    def step_problem(self, content: BatchContent) -> TxidTooFar | None:
+        """Return why the txids of a batch rise too fast, None if they do not."""
+        step_max = self._config.txid_max_step
+        if step_max is None or content.largest_txid_step() <= step_max:
+            return None
+        return TxidTooFar(f"a txid of the batch is more than {step_max} above the one before it")
 
     @property
     def _is_by_key(self) -> bool:

@@ -17,6 +17,7 @@ from envelope.errors import (
     SequencePassed,
     SessionExpired,
     TxidDecreasing,
+    TxidTooFar,
     WrongLastMessageId,
     WrongLastSequence,
 )
@@ -173,7 +174,11 @@ class Sequencer:
         except JetstreamError as error:
             self._turn_down(message, error, group)
             return
-        unfit = self._validator.key_problem(message, content) or self._txid_problem(content.first_txid)
+        unfit = (
+            self._validator.key_problem(message, content)
+            or self._txid_problem(content.first_txid)
+            or self._validator.step_problem(content)
+        )
         if unfit is not None:
             self._turn_down(message, unfit, group)
             return
@@ -315,10 +320,15 @@ class Sequencer:
             last_sequence=last,
         )
 
-    def _txid_problem(self, txid: int | None) -> TxidDecreasing | None:
+    def _txid_problem(self, txid: int | None) -> TxidDecreasing | TxidTooFar | None:
         last_txid = self._history.last_txid
-        if txid is not None and last_txid is not None and txid < last_txid:
+        if txid is None or last_txid is None:
+            return None
+        if txid < last_txid:
             return TxidDecreasing(f"txid {txid} is below the last one, {last_txid}")
+        step_max = self._validator.txid_max_step
+        if step_max is not None and txid - last_txid > step_max:
+            return TxidTooFar(f"txid {txid} is more than {step_max} above the last one, {last_txid}")
         return None
 
     def _unmet_expectation(self, message: InspectedMessage, offset: Offset) -> JetstreamError | None:

@@ -45,6 +45,7 @@ _HELP: Final = {
     "dedupe_window": "How long message ids are remembered (default {}; 0: not).",
     "dedupe_ids_max": "… and how many of them (default {}).",
     "session_window": "A publisher's session is kept so long when idle (default {}).",
+    "txid_max_step": f"A txid further above the last one is refused ({_NO_LIMIT}).",
     "group": "Share the subject with the streams of this group.",
     "partitions": "So many streams, NAME/0 and so on, share the messages (default: one).",
     "partition_by": "… by their key, their subject, or as NATS deals them out.",

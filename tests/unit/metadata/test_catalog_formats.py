@@ -142,7 +142,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                     "segment_age": None,
                     "record_bytes_max": 67108864,
                     "retention": {"age": None, "bytes": None, "messages": None},
-                    **dict.fromkeys(("local_retention", "local_retention_bytes", "group")),
+                    **dict.fromkeys(("local_retention", "local_retention_bytes", "txid_max_step", "group")),
                     "compact": "none",
                     "compact_dirty_ratio": 0.5,
                     "compact_age_max": "P1D",

@@ -268,6 +268,7 @@ def test_an_update_keeps_null_and_absent_apart() -> None:
         ("stream.list", '{"limit":100000}', RequestError, "limit: Input should"),
         ("stream.list", '{"offset":-1}', RequestError, "offset: Input should"),
         ("stream.lookup", '{"subject":"a.*"}', InvalidSubject, "wildcard"),
+        ("stream.create", '{"name":"a","subject":"a","txid_max_step":0}', InvalidConfig, "txid_max_step"),
         ("stream.truncate", '{"name":"a"}', RequestError, "before: is required"),
         ("stream.truncate", '{"name":"a","before":"5"}', RequestError, "before: Input should"),
         ("cluster.info", '{"name":"a"}', RequestError, "name: unknown key"),

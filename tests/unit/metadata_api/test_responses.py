@@ -100,6 +100,7 @@ def test_a_stream_is_told_as_documented() -> None:
             "dedupe_window": "PT2M",
             "dedupe_ids_max": 500000,
             "session_window": "P7D",
+            "txid_max_step": None,
             "group": None,
             "labels": {},
             **dict.fromkeys(("partitions", "partition_by", "partition_of", "partition")),

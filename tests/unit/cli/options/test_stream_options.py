@@ -40,6 +40,7 @@ def test_what_is_given_has_the_keys_of_a_configuration() -> None:
         dedupe_window=timedelta(0),
         dedupe_ids_max=1000,
         session_window=timedelta(days=1),
+        txid_max_step=1000,
         group="workers",
         partitions=4,
         partition_by=PartitionBy.QUEUE,
