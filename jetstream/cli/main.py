@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
             "reassign": "moves:reassign",
             "elect": "elections:elect",
             "truncate": "streams:truncate",
+            "set-txid": "streams:set_txid",
             "delete": "streams:delete",
             "restore": "tiers:restore",
         },

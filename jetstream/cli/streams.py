@@ -24,6 +24,7 @@ from metadata.api.responses import (
     PartitionedStreamInfo,
     PossibleGap,
     ReplicaInfo,
+    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TierInfo,
@@ -50,6 +51,10 @@ UPDATE_EXAMPLES: Final = (
     "jetstream stream update orders --partitions 8",
 )
 TRUNCATE_EXAMPLES: Final = ("jetstream stream truncate orders --before 1000000",)
+SET_TXID_EXAMPLES: Final = (
+    "jetstream stream set-txid orders 4711",
+    "jetstream stream set-txid orders 4711 --yes",
+)
 DELETE_EXAMPLES: Final = ("jetstream stream delete orders", "jetstream stream delete orders --yes")
 
 
@@ -176,6 +181,36 @@ def _truncated(done: TruncateStreamResponse) -> str:
     freed = "" if done.freed_bytes is None else f"; {size_text(done.freed_bytes)} freed on its leader's disk"
     later = "" if done.frees_more_at is None else f", more once it begins at {done.frees_more_at}"
     return begins + freed + later
+
+
+def set_txid(
+    nats: NatsOptions,
+    name: StreamArgument,
+    txid: Annotated[int, typer.Argument(metavar="TXID", help="What the last txid is to be.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Set a stream's last txid: no record of before counts any more, so lower txids are taken again.
+
+    For a publisher's mistake that made all later txids too low, or a jump that --txid-max-step refuses. Stop
+    that publisher first: what it stores meanwhile counts. It asks, as readers see that the txids go down.
+    """
+    if not yes and not typer.confirm(f"Set the last txid of stream {name} to {txid}?", err=True):
+        raise typer.Exit(1)
+    run_async(_set_txid(nats, name, txid, as_json))
+
+
+async def _set_txid(nats: NatsOptions, name: str, txid: int, as_json: bool) -> None:
+    async with connected(nats) as client:
+        done = await client.streams.set_txid(name, txid)
+    print_result(done, _txid_text(done), as_json)
+
+
+def _txid_text(done: SetTxidResponse) -> str:
+    text = f"the last txid of stream {done.name} is {done.last_txid} from offset {done.offset} on"
+    if done.last_txid == done.txid:
+        return text
+    return f"{text}, not {done.txid}: a publisher has stored a larger one meanwhile"
 
 
 def delete(

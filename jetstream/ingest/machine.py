@@ -166,6 +166,7 @@ class StreamIngest:
         self._leader_epoch = leader_epoch
         self._intake = validator_of(stream, config, binds)
         self._history = history
+        history.leader_epoch = leader_epoch
         self._sequencer = Sequencer(self._intake, log_end_offset, history)
         self._writer = AckWriter(stream, leader_epoch, config.partition)
         self._pending = PendingAcks(self._writer)

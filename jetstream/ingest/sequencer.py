@@ -101,7 +101,8 @@ class Sequencer:
 
     Invariants:
         S1: the next record's offset is the log end offset.
-        S2: timestamps never decrease; neither do txids, where set.
+        S2: timestamps never decrease; neither do txids, where set, from the last one on that an operator
+            has said.
         S3: after `roll_back` the state is what it was before the group was sequenced, except that expired ids
             stay forgotten.
             Held by test_a_refused_append_refuses_every_message_and_is_as_if_it_never_was.
@@ -355,7 +356,7 @@ class Sequencer:
             history.last_id(asked.message_id, offset)
         if asked.txid is not None:
             assert history.last_txid is None or asked.txid >= history.last_txid, f"S2: txid {asked.txid}"
-            history.last_txid = asked.txid
+            history.store_txid(asked.txid, offset)
 
     def _store(
         self,
@@ -394,7 +395,7 @@ class Sequencer:
         if content.last_txid is not None:
             before = self._history.last_txid
             assert before is None or content.last_txid >= before, f"S2: {content.last_txid} after {before}"
-            self._history.last_txid = content.last_txid
+            self._history.store_txid(content.last_txid, last)
         group.add(records, 1, end)
         if message.reply:
             acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from envelope.errors import CorruptDataError, OffsetOutOfRange, UnavailableError
-from envelope.types import Offset
+from envelope.types import NO_OFFSET, Offset
 from jetstream.log.format.batch import decode
 from jetstream.log.reader import LogReader, segment_at
 from jetstream.log.segments.index import NO_TXID, IndexEntry, StoredBatches
@@ -101,14 +101,14 @@ _ANY = NO_TXID + 1
 """The least transaction id that an index holds."""
 
 
-def offset_for_txid(log: LogReader, txid: int) -> Offset:
-    """Return the first kept offset whose transaction id is at least ``txid``; the log end if none is.
+def offset_for_txid(log: LogReader, txid: int, start: Offset = NO_OFFSET) -> Offset:
+    """Return the first kept offset from ``start`` on whose txid is at least ``txid``; else the log end.
 
     Raises:
         As `first_with_txid`.
     """
     end = log.log_end_offset
-    found = first_with_txid(log, txid, log.log_start_offset, end)
+    found = first_with_txid(log, txid, start, end)
     return end if found is None else found
 
 

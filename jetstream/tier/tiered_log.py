@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from envelope.errors import OffsetOutOfRange, TierUnavailable, UnavailableError
-from envelope.types import LeaderEpoch, Offset, TimestampUs
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.reader import FileRange, LogReader
 from jetstream.log.search import batches_within, first_with_txid, joined, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
@@ -164,25 +164,28 @@ class TieredLog:
 
         return self._found(find)
 
-    def first_with_txid(self, txid: int) -> Offset:
-        """Return the first offset whose transaction id is at least ``txid``, as `offset_for_txid`.
+    def first_with_txid(self, txid: int, start: Offset = NO_OFFSET) -> Offset:
+        """Return the first offset from ``start`` on whose transaction id is at least ``txid``.
+
+        As `offset_for_txid`.
 
         Raises:
             SegmentAway: a segment has to be brought in first.
         """
 
         def find(local: Offset) -> Offset:
-            start = self.log_start_offset
+            first = max(start, self.log_start_offset)
             for segment in self._before(local):
                 # An object and its entry in the list never change. But only records below the local log
                 # count: above, compaction may have removed records from the log that the object still has.
-                if segment.last_txid is not None and segment.last_txid >= txid:
+                has_one = segment.last_txid is not None and segment.last_txid >= txid
+                if has_one and segment.next > first:
                     end = min(segment.next, local)
-                    found = first_with_txid(self._held(segment), txid, start, end)
+                    found = first_with_txid(self._held(segment), txid, first, end)
                     if found is not None:
                         return found
-                start = max(start, segment.next)
-            return offset_for_txid(self.log, txid)
+                first = max(first, segment.next)
+            return offset_for_txid(self.log, txid, first)
 
         return self._found(find)
 

@@ -19,6 +19,7 @@ from metadata.stream_patch import StreamPatch
 StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
 NodeName = Annotated[str, Field(min_length=1, max_length=128)]
 Count = Annotated[int, Strict(), Field(ge=0, le=1 << 62)]
+Txid = Annotated[int, Strict(), Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 def _validated_shard(name: str) -> str:
@@ -112,6 +113,13 @@ class TruncateStreamRequest(_Request):
 
     name: StreamNameField
     before: Count = Field(description="the first offset to keep")
+
+
+class SetTxidRequest(_Request):
+    """Let a stream's last txid be this one from now on, so that lower ones are taken than it has stored."""
+
+    name: StreamNameField
+    txid: Txid = Field(description="what the last one is to be; the next may be equal, or larger")
 
 
 class ClusterInfoRequest(_Request):
@@ -277,6 +285,7 @@ Request = (
     | ListStreamsRequest
     | LookupStreamsRequest
     | TruncateStreamRequest
+    | SetTxidRequest
     | ClusterInfoRequest
     | ReassignStreamRequest
     | ElectLeaderRequest
@@ -293,6 +302,7 @@ StreamChange = (
     | UpdateStreamRequest
     | DeleteStreamRequest
     | TruncateStreamRequest
+    | SetTxidRequest
 )
 """Requests that make, change or end a stream or its records: not for users where the stream is internal."""
 
@@ -305,6 +315,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.list": ListStreamsRequest,
     "stream.lookup": LookupStreamsRequest,
     "stream.truncate": TruncateStreamRequest,
+    "stream.set_txid": SetTxidRequest,
     "stream.reassign": ReassignStreamRequest,
     "stream.elect": ElectLeaderRequest,
     "group.coordinator": FindCoordinatorRequest,

@@ -280,6 +280,17 @@ class TruncateStreamResponse(ApiResponse):
     )
 
 
+class SetTxidResponse(ApiResponse):
+    """The last txid, which is durable; no record before ``offset`` counts any more."""
+
+    name: str
+    offset: int = Field(description="the stream's end when it was set")
+    txid: int = Field(description="what was set")
+    last_txid: int = Field(
+        description="the last one now: larger, if a publisher has stored one at that offset or after it"
+    )
+
+
 class CursorInfo(ApiResponse):
     """Where a consumer reads on in a stream; everything is null if it has stored nothing."""
 
@@ -407,6 +418,7 @@ Response = (
     | ListStreamsResponse
     | LookupStreamsResponse
     | TruncateStreamResponse
+    | SetTxidResponse
     | CursorInfo
     | ListCursorsResponse
     | CoordinatorInfo
@@ -430,6 +442,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.list": ListStreamsResponse,
     "stream.lookup": LookupStreamsResponse,
     "stream.truncate": TruncateStreamResponse,
+    "stream.set_txid": SetTxidResponse,
     "stream.reassign": MovesResponse,
     "stream.elect": ElectLeaderResponse,
     "group.coordinator": CoordinatorInfo,

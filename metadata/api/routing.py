@@ -25,6 +25,7 @@ from metadata.api.requests import (
     RebalanceRequest,
     Request,
     RestoreStreamRequest,
+    SetTxidRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
@@ -60,6 +61,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             UpdateStreamRequest(name=name)
             | DeleteStreamRequest(name=name)
             | TruncateStreamRequest(name=name)
+            | SetTxidRequest(name=name)
             | StreamInfoRequest(name=name)
         ):
             row = catalog.stream(StreamName(name))

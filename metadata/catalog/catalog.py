@@ -30,6 +30,7 @@ from metadata.catalog.commands import (
     Reassignment,
     ReassignReplicas,
     RegisterNode,
+    SetTxid,
     UpdateStream,
 )
 from metadata.catalog.events import Events, StreamEvent
@@ -39,6 +40,7 @@ from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream, Tables
 from metadata.catalog.tiers import advance_tier
+from metadata.catalog.txids import set_txid
 from metadata.stream_config import partition_name
 
 NO_INDEX: Final = LogIndex(0)
@@ -174,11 +176,19 @@ def _decide_rarer(tables: Tables, command: ConfirmRemoval | LedCommand | ForgetN
             return reassign(tables, command)
         case ConfirmRemoval():
             return confirm_removal(tables, command)
+        case _:
+            return _decide_led(tables, command)
+
+
+def _decide_led(tables: Tables, command: LedCommand) -> Events:
+    match command:
         case ChangeLeader():
             return change_leader(tables, command)
         case ChangeIsr():
             return change_isr(tables, command)
         case AdvanceTier():
             return advance_tier(tables, command)
+        case SetTxid():
+            return set_txid(tables, command)
         case _:
             assert_never(command)

@@ -12,7 +12,16 @@ from typing import ClassVar, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
-from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName, TimestampUs
+from envelope.types import (
+    Incarnation,
+    LeaderEpoch,
+    LogIndex,
+    NodeEpoch,
+    NodeId,
+    Offset,
+    StreamName,
+    TimestampUs,
+)
 from metadata.catalog.tables import TierMark
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
@@ -168,6 +177,19 @@ class AdvanceTier(_Exact):
     """Its version is one above that of the present mark; neither end of it goes back."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTxid(_Exact):
+    """A leader's word, which an operator gave it, that the last txid is this one; fenced by its reign."""
+
+    stream: StreamName
+    incarnation: Incarnation
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    offset: Offset
+    """The leader's log end: what it had stored does not count."""
+    txid: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReassignReplicas(_Exact):
     """Move the stream to other nodes, or put the same in another order; replaces a reassignment under way.
@@ -211,7 +233,7 @@ class ForgetNode(_Exact):
 
 
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
-LedCommand = ChangeLeader | ChangeIsr | AdvanceTier
+LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
 
@@ -225,6 +247,7 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "change_leader": ChangeLeader,
     "change_isr": ChangeIsr,
     "advance_tier": AdvanceTier,
+    "set_txid": SetTxid,
     "reassign_replicas": ReassignReplicas,
     "finish_reassignment": FinishReassignment,
     "cancel_reassignment": CancelReassignment,

@@ -96,6 +96,13 @@ class TierAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class TxidChanged:
+    """The last txid in ``stream`` is in force."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasReassigned:
     """A reassignment has begun, ended or been cancelled, or the read replicas are others.
 
@@ -137,6 +144,7 @@ StreamEvent = (
     | UncleanlyElected
     | IsrChanged
     | TierAdvanced
+    | TxidChanged
     | ReplicasReassigned
 )
 Event = (

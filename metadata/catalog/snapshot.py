@@ -25,11 +25,12 @@ from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
 
-FORMAT_VERSION: Final = 7
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7)
+FORMAT_VERSION: Final = 8
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
-no object store, format 5 no partitions, format 6 not which streams have begun: all of its have."""
+no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
+knew no txids that operators set."""
 
 MAGIC: Final = b"JSCS"
 

@@ -99,6 +99,18 @@ class TierMark:
     """The object that lists the segments; None: there are none."""
 
 
+@dataclass(frozen=True, slots=True)
+class TxidSet:
+    """A last txid that an operator has said: records before that place in the log do not count.
+
+    Those of an earlier reign do not, wherever they are: an unclean election may have made the log shorter.
+    """
+
+    leader_epoch: LeaderEpoch
+    offset: Offset
+    txid: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """A stream: its configuration, its replicas and its leader."""
@@ -131,6 +143,8 @@ class Stream:
     begun: bool = True
     """A leader has said that it has a log, and so may have stored records; before, nobody can have any, and
     a replica without a log has lost nothing."""
+    txid_set: TxidSet | None = None
+    """None: the last txid is that of the records."""
 
     @property
     def name(self) -> StreamName:

@@ -11,6 +11,7 @@ from envelope.errors import DiskFull, JetstreamError
 from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION, SessionPlace
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
+from jetstream.ingest.publishers.history import TxidMark, last_txid_of
 from jetstream.ingest.publishers.sessions import StoredPlace
 from jetstream.log.disk.state_file import Json, write_state
 from jetstream.log.format.batch import encode
@@ -33,6 +34,7 @@ from tests.support.memory_disk import (
 PATH = f"{DIRECTORY}/{NOTE_FILE}"
 SMALL_SEGMENTS = 64 * 1024
 EPOCHS = count(1)
+HIGHEST = (1 << 63) - 1
 
 
 def config(sync: SyncMode = SyncMode.ALWAYS, segment_bytes: int = 1 << 30) -> StreamConfig:
@@ -201,7 +203,7 @@ def test_an_unusable_note_is_done_without() -> None:
     life.append(7)
     life.upkeep.truncate_before(Offset(1))
     content = file_content(life.disk, PATH)
-    assert content.startswith(b'{"end":1,"sessions":[],"txid":7}\n')
+    assert content.startswith(b'{"end":1,"sessions":[],"txid":7,"txid_at":[')
     life.append(8)
     life.append(None)
     for position in range(len(content)):
@@ -210,6 +212,34 @@ def test_an_unusable_note_is_done_without() -> None:
         assert life.last_txid == 8
     life.disk.unlink(PATH)
     assert life.next().last_txid == 8
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_note_of_before_a_txid_was_set_does_not_count_and_one_of_after_it_does(*, removed: bool) -> None:
+    """The note says which record's it is; who was not told of the other place still notes the right one."""
+    life = Life(MemoryDisk())
+    life.append(1, HIGHEST)
+    life.append(None)
+    life.upkeep.truncate_before(Offset(2))
+    assert b"%d" % HIGHEST in file_content(life.disk, PATH)
+    place = TxidMark(life.log.reader.last_epoch, Offset(3), 5)
+    assert last_txid_of(life.next().opened.history.txid, place) == 5
+    for txid in (6, 7):
+        life = life.next()
+        life.append(txid)
+        if removed:
+            life.upkeep.truncate_before(life.log.log_end_offset)
+        assert last_txid_of(life.next().opened.history.txid, place) == txid
+
+
+def test_a_note_without_a_place_is_of_before_a_txid_was_set() -> None:
+    life = Life(MemoryDisk())
+    life.append(HIGHEST)
+    life.upkeep.truncate_before(Offset(1))
+    write_state(life.disk, PATH, {"end": 1, "sessions": [], "txid": HIGHEST})
+    after = life.next()
+    assert after.last_txid == HIGHEST
+    assert last_txid_of(after.opened.history.txid, TxidMark(LeaderEpoch(1), Offset(1), 5)) == 5
 
 
 @pytest.mark.parametrize(

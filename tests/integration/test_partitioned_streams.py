@@ -186,6 +186,7 @@ def test_what_is_of_the_whole_and_what_is_of_one_partition_are_told_apart(tmp_pa
             await request(client, "stream.create", **ORDERS)
             of_partitions: dict[str, dict[str, object]] = {
                 "stream.truncate": {"before": 0},
+                "stream.set_txid": {"txid": 0},
                 "stream.reassign": {"cancel": True},
                 "stream.elect": {"node": "n", "unclean": True},
                 "stream.restore": {},

@@ -28,6 +28,7 @@ from tests.support.messages import Answer, PublishedMessage, appends, block_of, 
 
 IDS_MAX = 1000
 WINDOW = timedelta(seconds=10)
+REIGN = LeaderEpoch(3)
 
 
 def absorb(
@@ -35,7 +36,8 @@ def absorb(
 ) -> Sequence[StoredPlace]:
     """Let ``history`` take in a stored batch, whose offsets are without gaps."""
     base = Offset(records["offset"][0].as_py()) if records.num_rows else history.end
-    return history.replay(base, Offset(base + records.num_rows), records, sessions_from)
+    end = Offset(base + records.num_rows)
+    return history.replay(base, end, REIGN, records, sessions_from)
 
 
 class IngestHarness:
@@ -59,7 +61,7 @@ class IngestHarness:
         self.machine = StreamIngest(
             stream=StreamName(stream),
             config=self.config,
-            leader_epoch=LeaderEpoch(3),
+            leader_epoch=REIGN,
             log_end_offset=Offset(log_end_offset),
             history=self.history,
             binds=lambda stream, subject: stream == "audit" and subject.startswith("orders."),

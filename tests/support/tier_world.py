@@ -78,6 +78,7 @@ class LocalReign:
     leader_epoch: LeaderEpoch
     log: Log
     high_watermark: Offset
+    last_txid: int | None = None
 
     async def truncate_before(self, offset: Offset) -> None:
         self.log.truncate_before(offset, self.high_watermark)
@@ -96,6 +97,8 @@ class TierWorld:
     leads: bool = True
     answers_get_lost: bool = False
     """What is proposed is applied, and the proposer does not hear of it."""
+    told_txid: int | None = None
+    """The last txid, as the leader knows it."""
     progress: TierProgress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +128,7 @@ class TierWorld:
 
     @property
     def leading(self) -> LocalReign:
-        return LocalReign(self.leader_epoch, self.log, self.high_watermark)
+        return LocalReign(self.leader_epoch, self.log, self.high_watermark, self.told_txid)
 
     @property
     def readable(self) -> Readable:

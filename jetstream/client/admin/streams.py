@@ -14,6 +14,7 @@ from metadata.api.responses import (
     ListStreamsResponse,
     LookupStreamsResponse,
     PartitionedStreamInfo,
+    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TruncateStreamResponse,
@@ -152,3 +153,11 @@ class Streams:
         """
         fields: dict[str, object] = {"name": name, "before": before}
         return await self._requests.ask("stream.truncate", fields, TruncateStreamResponse)
+
+    async def set_txid(self, name: str, txid: int) -> SetTxidResponse:
+        """Let the stream's last txid be this one from now on; durable on return.
+
+        No record of before counts any more: lower txids than these have are taken. To be called when nobody
+        publishes the ones that are too large; the answer says which one is the last.
+        """
+        return await self._requests.ask("stream.set_txid", {"name": name, "txid": txid}, SetTxidResponse)

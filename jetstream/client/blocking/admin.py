@@ -18,6 +18,7 @@ class BlockingStreams(Facade[Streams]):
     list = awaited(Streams.list)
     lookup = awaited(Streams.lookup)
     truncate = awaited(Streams.truncate)
+    set_txid = awaited(Streams.set_txid)
 
 
 class BlockingCursors(Facade[Cursors]):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from envelope.types import NO_OFFSET, Offset, TimestampUs
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.batch_ends import BatchEnds
 from jetstream.ingest.publishers.dedupe import DedupeWindow, Name, name_of, names_of
 from jetstream.ingest.publishers.sessions import (
@@ -26,6 +26,7 @@ from jetstream.ingest.publishers.sessions import (
 )
 
 _NO_TIMESTAMP: Final = TimestampUs(0)
+_NO_EPOCH: Final = LeaderEpoch(0)
 
 _STEPS_MAX: Final = 256
 """What is not committed is a few groups; older steps are let go of."""
@@ -34,12 +35,40 @@ _SHORTENED_MAX: Final = 64
 """A window may be shorter by this part of it when something was taken back."""
 
 
+class TxidMark(NamedTuple):
+    """A last txid, and the place in the log from which on it is; marks are ordered as the log is."""
+
+    leader_epoch: LeaderEpoch
+    offset: Offset
+    txid: int
+
+    def is_before(self, other: "TxidMark") -> bool:
+        """Return whether the place is.
+
+        Of a later reign none is, even at a smaller offset: what that reign did not have is gone.
+        """
+        return (self.leader_epoch, self.offset) < (other.leader_epoch, other.offset)
+
+
+def last_txid_of(stored: TxidMark | None, txid_set: TxidMark | None) -> int | None:
+    """Return a stream's last txid: that of the records, of which those before one that was set do not count.
+
+    Args:
+        stored: of the last record that has a txid.
+        txid_set: what an operator has said last.
+    """
+    if stored is None or txid_set is None:
+        mark = stored or txid_set
+        return None if mark is None else mark.txid
+    return txid_set.txid if stored.is_before(txid_set) else max(stored.txid, txid_set.txid)
+
+
 class Step(NamedTuple):
     """The state before the records from ``base`` on, as far as these have changed it."""
 
     base: Offset
     last_timestamp: TimestampUs
-    last_txid: int | None
+    txid: TxidMark | None
     last_message_id: bytes | None
     last_message_id_offset: Offset
     sessions: list[tuple[bytes, PublisherSession | None]]
@@ -61,7 +90,12 @@ class PublisherHistory:
     high_watermark: Offset = NO_OFFSET
     """First offset not known to be committed; repeats of records below it are acked at once."""
     last_timestamp: TimestampUs = _NO_TIMESTAMP
-    last_txid: int | None = None
+    txid: TxidMark | None = None
+    """Of the last record that has one."""
+    txid_set: TxidMark | None = None
+    """What an operator has said; known while this node leads."""
+    leader_epoch: LeaderEpoch = _NO_EPOCH
+    """Of the reign, while this node leads."""
     last_message_id: bytes | None = None
     """The last id that a record has had."""
     last_message_id_offset: Offset = NO_OFFSET
@@ -77,6 +111,11 @@ class PublisherHistory:
         self.batch_ends = BatchEnds(self.dedupe)
         self.dedupe.fates.hold_from(self.high_watermark)
 
+    @property
+    def last_txid(self) -> int | None:
+        """The stream's last txid, below which none is taken; None: any is."""
+        return last_txid_of(self.txid, self.txid_set)
+
     def id_before(self, offset: Offset) -> bytes | None:
         """Return the message id of the record before ``offset``, the last one there is; None without one."""
         return self.last_message_id if self.last_message_id_offset == offset - 1 else None
@@ -88,7 +127,7 @@ class PublisherHistory:
         step = Step(
             base=base,
             last_timestamp=self.last_timestamp,
-            last_txid=self.last_txid,
+            txid=self.txid,
             last_message_id=self.last_message_id,
             last_message_id_offset=self.last_message_id_offset,
             sessions=[],
@@ -112,6 +151,10 @@ class PublisherHistory:
         """Take in the id of the record at ``offset``, which is the last one so far."""
         self.last_message_id, self.last_message_id_offset = message_id, offset
 
+    def store_txid(self, txid: int, offset: Offset) -> None:
+        """Take in the txid of the record at ``offset``, the last one so far that has one."""
+        self.txid = TxidMark(self.leader_epoch, offset, txid)
+
     def skip(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
@@ -119,7 +162,12 @@ class PublisherHistory:
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
 
     def replay(
-        self, base: Offset, end: Offset, records: pa.RecordBatch, sessions_from: Offset = NO_OFFSET
+        self,
+        base: Offset,
+        end: Offset,
+        leader_epoch: LeaderEpoch,
+        records: pa.RecordBatch,
+        sessions_from: Offset = NO_OFFSET,
     ) -> Sequence[StoredPlace]:
         """Replay the next stored batch, of offsets ``[base, end)``; return the places of its records.
 
@@ -132,9 +180,10 @@ class PublisherHistory:
         last_row = records.num_rows - 1
         last_timestamp = TimestampUs(records["timestamp"][last_row].value)
         self.last_timestamp = max(self.last_timestamp, last_timestamp)
-        txids = records["txid"].drop_null()
-        if len(txids):
-            self.last_txid = txids[len(txids) - 1].as_py()
+        if records["txid"].null_count < records.num_rows:
+            has_one = records["txid"].is_valid()
+            offset, txid = (records[name].filter(has_one)[-1].as_py() for name in ("offset", "txid"))
+            self.txid = TxidMark(leader_epoch, Offset(offset), txid)
         ids = only_ids(records)
         if ids is not None and self._recover_new(ids, records):
             self.last_id(ids[-1], Offset(end - 1))
@@ -195,7 +244,7 @@ class PublisherHistory:
             for session, before in reversed(steps.pop().sessions):
                 self.sessions.put(session, before)
         self.end = log_end_offset
-        self.last_timestamp, self.last_txid = first.last_timestamp, first.last_txid
+        self.last_timestamp, self.txid = first.last_timestamp, first.txid
         self.last_message_id = first.last_message_id
         self.last_message_id_offset = first.last_message_id_offset
 

@@ -21,6 +21,8 @@ from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.routes import REFUSALS
+from jetstream.node.replicas.led_stream import LeadingStream
+from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
@@ -37,6 +39,7 @@ from metadata.api.requests import (
     LookupStreamsRequest,
     Request,
     RestoreStreamRequest,
+    SetTxidRequest,
     StreamChange,
     StreamInfoRequest,
     TruncateStreamRequest,
@@ -51,6 +54,7 @@ from metadata.api.responses import (
     NodeInfo,
     NodeRole,
     Response,
+    SetTxidResponse,
     StreamInfo,
     StreamState,
     TruncateStreamResponse,
@@ -60,7 +64,7 @@ from metadata.api.responses import (
 from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, DeleteStream, UpdateStream
+from metadata.catalog.commands import Command, DeleteStream, SetTxid, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.node.catalogue.group import MetadataQuorum
@@ -158,6 +162,8 @@ class ApiOperations:
                 return await self._delete(request)
             case TruncateStreamRequest():
                 return await self._truncate(request)
+            case SetTxidRequest():
+                return await self._set_txid(request)
             case _:
                 assert_never(request)
 
@@ -309,20 +315,50 @@ class ApiOperations:
         return DeleteStreamResponse(name=name, incarnation=incarnation)
 
     async def _truncate(self, request: TruncateStreamRequest) -> TruncateStreamResponse:
-        stream = self._known(request.name)
-        replica = self._streams.stream(stream.name)
-        if replica is None or replica.leading is None:
-            raise StreamOffline(f"stream {stream.name} is not led by this node")
+        replica, _ = self._led(request.name)
         before = replica.log.reader.segments
         await truncate_before(replica, Offset(request.before))
         oldest, log_start_offset = replica.log.reader.segments[0], replica.readable.log_start_offset
         return TruncateStreamResponse(
-            name=stream.name,
+            name=replica.name,
             log_start_offset=log_start_offset,
             high_watermark=replica.high_watermark,
             freed_bytes=sum(segment.size for segment in before if segment.next <= oldest.base),
             frees_more_at=oldest.next if oldest.base < replica.log.log_start_offset else None,
         )
+
+    async def _set_txid(self, request: SetTxidRequest) -> SetTxidResponse:
+        replica, leading = self._led(request.name)
+        command = SetTxid(
+            stream=replica.name,
+            incarnation=replica.incarnation,
+            leader=self._node_id,
+            leader_epoch=leading.leader_epoch,
+            offset=replica.log.log_end_offset,
+            txid=request.txid,
+        )
+        await self._propose(command)
+        last_txid = leading.last_txid
+        if replica.leading is not leading or last_txid is None:
+            raise StreamOffline(f"the txid is set, but another node leads stream {replica.name} by now")
+        text = "txid set stream=%s offset=%d txid=%d last_txid=%d runbook=RB-14"
+        _log.warning(text, replica.name, command.offset, command.txid, last_txid)
+        return SetTxidResponse(
+            name=replica.name, offset=command.offset, txid=command.txid, last_txid=last_txid
+        )
+
+    def _led(self, name: str) -> tuple[StreamReplica, LeadingStream]:
+        """Return a stream that this node leads, and the reign.
+
+        Raises:
+            UnknownStream: there is none.
+            StreamOffline: another node leads it.
+        """
+        stream = self._known(name)
+        replica = self._streams.stream(stream.name)
+        if replica is None or replica.leading is None:
+            raise StreamOffline(f"stream {stream.name} is not led by this node")
+        return replica, replica.leading
 
     # --- questions -------------------------------------------------------------------------------
 

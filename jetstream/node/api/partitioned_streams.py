@@ -23,6 +23,7 @@ from metadata.api.requests import (
     ReassignStreamRequest,
     Request,
     RestoreStreamRequest,
+    SetTxidRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
@@ -63,6 +64,7 @@ _StreamRequest = (
     | DeleteStreamRequest
     | StreamInfoRequest
     | TruncateStreamRequest
+    | SetTxidRequest
     | ReassignStreamRequest
     | ElectLeaderRequest
 )

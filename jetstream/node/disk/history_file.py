@@ -5,12 +5,15 @@ node that starts must know the last one of each for certain, however long ago it
 has been removed since. They are looked for in the records from some offset on; what is known of those below
 it is noted now and then in the ``txid`` state file of the log's directory:
 
-    {"end": 4711, "txid": 42, "sessions": [["importer-3", 9, 4700, 1764000000000000, true]]}
+    {"end": 4711, "txid": 42, "txid_at": [3, 4698],
+     "sessions": [["importer-3", 9, 4700, 1764000000000000, true]]}
 
-The last txid of the records below offset ``end``, all of them durable, is 42; null if none has one. Of each
-session there are the id (its bytes as Latin-1), and its last record's sequence, offset and timestamp, and
-whether all numbers up to that one are stored. The note saves time, and remembers what retention, truncation
-and compaction remove; without it, all that is stored is searched.
+The last txid of the records below offset ``end``, all of them durable, is 42; null if none has one. Its
+record is at offset 4698, or behind it in the same batch, of leader epoch 3: an operator may have set the
+txid at a later place, and then it does not count. A note without that place is of before any was set. Of
+each session there are the id (its bytes as Latin-1), and its last record's sequence, offset and timestamp,
+and whether all numbers up to that one are stored. The note saves time, and remembers what retention,
+truncation and compaction remove; without it, all that is stored is searched.
 
 A follower's log may be cut back behind the note's end. Then the txid may be that of a record that is gone,
 and counts only if no kept record has one: too large a last txid refuses what could be stored, definitely;
@@ -34,13 +37,15 @@ from typing import Final, NamedTuple
 
 from envelope.errors import CorruptDataError, DiskFull, StreamOffline
 from envelope.limits import MIB, SESSION_ID_BYTES_MAX, SESSIONS_MAX
-from envelope.types import Offset, TimestampUs
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, TimestampUs
+from jetstream.ingest.publishers.history import TxidMark
 from jetstream.ingest.publishers.record_fates import RecordFates
 from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions, StoredPlace
 from jetstream.log.disk.port import Disk
 from jetstream.log.disk.state_file import Json, decode_state, encode_state, natural, read_whole, write_state
 from jetstream.log.format.batch import UnsealedBatch
 from jetstream.log.log import Log
+from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica.wire import HEADER_BYTES_MAX
 
 NOTE_FILE: Final = "txid"
@@ -59,10 +64,10 @@ assert SESSIONS_MAX * _SESSION_BYTES_MAX < HEADER_BYTES_MAX, "a note of sessions
 
 
 class LastTxid(NamedTuple):
-    """The largest txid of all records below ``end`` that were ever stored; None if none had one."""
+    """The last txid of all records below ``end`` that were ever stored; None if none had one."""
 
     end: Offset
-    txid: int | None
+    txid: TxidMark | None
 
 
 class PublisherState(NamedTuple):
@@ -75,7 +80,10 @@ class PublisherState(NamedTuple):
     def encode(self) -> dict[str, Json]:
         """Return the content of the state file."""
         sessions: list[Json] = [[session.decode("latin-1"), *last] for session, last in self.sessions]
-        content: dict[str, Json] = {"end": self.last.end, "txid": self.last.txid, "sessions": sessions}
+        txid = self.last.txid
+        content: dict[str, Json] = {"end": self.last.end, "txid": None, "sessions": sessions}
+        if txid is not None:
+            content |= {"txid": txid.txid, "txid_at": [txid.leader_epoch, txid.offset]}
         return content if self.held is None else content | {"held": self.held}
 
 
@@ -83,8 +91,8 @@ NOTHING_NOTED: Final = PublisherState(LastTxid(Offset(0), None), ())
 """Of a log without txids and sessions."""
 
 
-def later(*txids: int | None) -> int | None:
-    """Return the largest of the txids; None is below all."""
+def later(*txids: TxidMark | None) -> TxidMark | None:
+    """Return the last one of these; None is before all."""
     return max((txid for txid in txids if txid is not None), default=None)
 
 
@@ -131,9 +139,13 @@ class PublisherStateFile:
         """Record batches that the log has stored, and their records that are of a session."""
         for batch in batches:
             own = [place for place in places if batch.base <= place.offset < batch.next]
-            self.replayed(batch.next, batch.last_txid, batch.size, own)
+            txid = batch.last_txid
+            mark = None if txid is None else TxidMark(batch.leader_epoch, batch.base, txid)
+            self.replayed(batch.next, mark, batch.size, own)
 
-    def replayed(self, end: Offset, txid: int | None, size: int, places: Sequence[StoredPlace] = ()) -> None:
+    def replayed(
+        self, end: Offset, txid: TxidMark | None, size: int, places: Sequence[StoredPlace] = ()
+    ) -> None:
         """Record one stored batch, with its last txid, its bytes, and its records of sessions."""
         self._latest = LastTxid(end, later(self._latest.txid, txid))
         for place in places:
@@ -227,7 +239,9 @@ class PublisherStateFile:
             log.writer.sync()
             self.write()
 
-    def apply(self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: int | None, log: Log) -> None:
+    def apply(
+        self, sessions: Sequence[tuple[bytes, PublisherSession]], txid: TxidMark | None, log: Log
+    ) -> None:
         """Apply the leader's newer state, and write it if it changes anything.
 
         Raises:
@@ -301,8 +315,10 @@ def decode_note(content: bytes) -> PublisherState:
     match state:
         case {"txid": None}:
             txid = None
-        case {"txid": int(txid)} if not isinstance(txid, bool):
-            pass
+        case {"txid": int(number), "txid_at": [int(epoch), int(offset)]} if not isinstance(number, bool):
+            txid = TxidMark(LeaderEpoch(epoch), Offset(offset), number)
+        case {"txid": int(number)} if not isinstance(number, bool) and "txid_at" not in state:
+            txid = TxidMark(NO_EPOCH, NO_OFFSET, number)
         case _:
             raise CorruptDataError(f"a txid file says {str(state)[:200]}")
     entries = state.get("sessions", [])

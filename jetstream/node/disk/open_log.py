@@ -16,10 +16,10 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.limits import MIB, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from envelope.types import Compact, Compression, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
-from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.history import PublisherHistory, TxidMark
 from jetstream.ingest.publishers.sessions import PublisherSessions
 from jetstream.log.disk.port import Disk
-from jetstream.log.format.batch import SealedBatch, decode, iter_frames, last_txid, read_header, records_of
+from jetstream.log.format.batch import SealedBatch, decode, iter_frames, read_header, records_of
 from jetstream.log.format.plain_batch_encoder import is_plain
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.recovery import Verify
@@ -108,8 +108,8 @@ class OpenedLog:
         try:
             for header, frame in self._stored(batches):
                 records = records_of(header, frame)
-                places = self.history.replay(header.base, header.next, records)
-                self.note.replayed(header.next, last_txid(records), len(frame), places)
+                places = self.history.replay(header.base, header.next, header.leader_epoch, records)
+                self.note.replayed(header.next, self.history.txid, len(frame), places)
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
             self.log.writer.fail(error)
@@ -138,7 +138,7 @@ class OpenedLog:
         if not is_empty:  # otherwise the time of the records that are gone is unknown
             history.last_timestamp = log.reader.last_timestamp
         if is_ahead:
-            self.note.cut_back(LastTxid(end, history.last_txid), history.sessions.copy())
+            self.note.cut_back(LastTxid(end, history.txid), history.sessions.copy())
         self._replayed_end = end
 
     def rebuild(self) -> None:
@@ -181,7 +181,7 @@ class OpenedLog:
         for session, last in newer:
             known.put(session, last)
         self.history.keep_all()
-        self.history.last_txid = later(self.history.last_txid, noted.last.txid)
+        self.history.txid = later(self.history.txid, noted.last.txid)
         self.note.apply(newer, noted.last.txid, self.log)
 
     def begin_anew(self, offset: Offset, noted: PublisherState | None, reset: Callable[[], None]) -> None:
@@ -229,17 +229,13 @@ class OpenedLog:
             if is_plain(frame):
                 history.skip(header.base, header.next, header.max_timestamp)
             else:
-                history.replay(header.base, header.next, decode(frame)[1], unnoted)
+                history.replay(header.base, header.next, header.leader_epoch, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
         history.let_go(unnoted)  # so that the note's sessions do not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
-        txid = (
-            history.last_txid
-            if was_cut and history.last_txid is not None
-            else later(noted.last.txid, history.last_txid)
-        )
-        history.last_txid = txid
+        txid = history.txid if was_cut and history.txid is not None else later(noted.last.txid, history.txid)
+        history.txid = txid
         sessions.expire(log.reader.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
         note = PublisherStateFile(
@@ -374,7 +370,9 @@ def begin_at_tier(opened: OpenedLog, mark: TierMark) -> None:
     Raises:
         DiskFull, StorageError, FsyncFailed: as `OpenedLog.begin_anew`.
     """
-    noted = PublisherState(LastTxid(mark.end, mark.last_txid), ())
+    txid = mark.last_txid
+    last = None if txid is None else TxidMark(mark.last_epoch, Offset(mark.end - 1), txid)
+    noted = PublisherState(LastTxid(mark.end, last), ())
     opened.begin_anew(mark.end, noted, lambda: opened.log.reset_to(mark.end))
 
 

@@ -172,7 +172,8 @@ class RequestDispatcher:
                 moment = TimestampUs(timestamp)
                 self._look_up(pending, stream, lambda: stream.readable.offset_for_timestamp(moment))
             case ListOffsets(txid=int(txid)):
-                self._look_up(pending, stream, lambda: first_with_txid(stream.readable, txid))
+                start = stream.tiered.search_start(txid, stream.log.reader)
+                self._look_up(pending, stream, lambda: first_with_txid(stream.readable, txid, start))
             case ListOffsets(at="bytes"):
                 query, within = boundary_query_of(request), partial(stored_within, stream.readable)
                 self._look_up(pending, stream, lambda: boundary(query, view, within))

@@ -7,7 +7,7 @@ from typing import Protocol
 from envelope.types import LeaderEpoch, Offset, StreamName
 from jetstream.fetch.planner import StreamView
 from jetstream.log.log import Log
-from jetstream.log.reader import FileRange
+from jetstream.log.reader import FileRange, LogReader
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
@@ -16,7 +16,10 @@ from metadata.catalog.tables import Stream
 
 
 class TierAccess(Protocol):
-    """Brings in what of a stream lies in the object store."""
+    """Brings in what of a stream lies in the object store, as the catalogue's newest row says."""
+
+    def search_start(self, txid: int, log: LogReader) -> Offset:
+        """Return the offset at which to begin to look for a txid in the stream, whose log this is."""
 
     def bring_in(self, away: SegmentAway) -> "asyncio.Task[None]":
         """Begin to; done when it was tried, and can be asked for again.

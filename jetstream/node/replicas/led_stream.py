@@ -8,6 +8,7 @@ from envelope.internal_streams import is_group_shard
 from envelope.subjects import overlap
 from envelope.types import LeaderEpoch, Offset
 from jetstream.ingest.messages import MessageBlock
+from jetstream.ingest.publishers.history import TxidMark
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.nats.subscriptions import Subscription
@@ -52,6 +53,11 @@ class LeadingStream:
     def high_watermark(self) -> Offset:
         """First offset that is not committed."""
         return self.driver.high_watermark
+
+    @property
+    def last_txid(self) -> int | None:
+        """The stream's last txid, also of records that are being written; None: there is none."""
+        return self.context.opened.history.last_txid
 
     @property
     def problem(self) -> JetstreamError | None:
@@ -110,9 +116,13 @@ class LeadingStream:
         return self._subscriptions.of(self.context.config, self.path.deliver)
 
     def row_changed(self, row: Stream) -> None:
-        """Apply the catalogue's replicas, the ISR, and `read_only`."""
+        """Apply the catalogue's replicas, the ISR, the txid that was set, and `read_only`."""
         # Not with the rest of the configuration, which waits for the disk: who switches it is answered now.
         self.path.set_read_only(is_set=row.config.read_only)
+        txid_set = row.txid_set
+        self.context.opened.history.txid_set = (
+            None if txid_set is None else TxidMark(txid_set.leader_epoch, txid_set.offset, txid_set.txid)
+        )
         self.driver.row_changed(row)
 
     def reconfigure(self) -> None:

@@ -31,6 +31,7 @@ from metadata.catalog.events import (
     StreamDeleted,
     StreamUpdated,
     TierAdvanced,
+    TxidChanged,
 )
 from metadata.catalog.tables import Removal, Stream
 from metadata.partitioning import is_partitioned
@@ -174,7 +175,11 @@ class NodeStreams:
                     if removal is not None and self._node_id in removal.pending:
                         self._begin_removal(removal)
                 case (
-                    StreamCreated(stream) | LeaderChanged(stream) | IsrChanged(stream) | TierAdvanced(stream)
+                    StreamCreated(stream)
+                    | LeaderChanged(stream)
+                    | IsrChanged(stream)
+                    | TierAdvanced(stream)
+                    | TxidChanged(stream)
                 ):
                     self._changed(stream)
                 case PartitionCountChanged(partitioned):

@@ -5,16 +5,17 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from envelope.errors import JetstreamError, TierUnavailable
-from envelope.types import LeaderEpoch, NodeId, Offset
+from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from jetstream.log.reader import LogReader
 from jetstream.log.search import batches_within, offset_for_txid
 from jetstream.log.segments.index import StoredBatches
+from jetstream.log.state.epochs import EpochHistory
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.tier.manifest import TierManifest
 from jetstream.tier.retries import FailedAttempts
 from jetstream.tier.tiered_log import SegmentAway, TieredLog
 from metadata.catalog.commands import AdvanceTier, Command
-from metadata.catalog.tables import Stream, TierMark
+from metadata.catalog.tables import Stream, TierMark, TxidSet
 from metadata.node.catalogue.replicated_catalog import Applied
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,10 @@ class TieredStream:
         self._heard_of(mark)
         return mark
 
+    def search_start(self, txid: int, log: LogReader) -> Offset:
+        """Return where to begin to look for a txid in the stream, whose log this is."""
+        return search_start(txid, self._row.txid_set, log.epochs)
+
     @property
     def border(self) -> Offset | None:
         """The offset below which nothing is rewritten here; None: the stream has no tier."""
@@ -119,11 +124,23 @@ class TieredStream:
             self.manifest = manifest
 
 
-def first_with_txid(readable: Readable, txid: int) -> Offset:
-    """Return the first offset whose transaction id is at least ``txid``, wherever it lies."""
+def search_start(txid: int, txid_set: TxidSet | None, epochs: EpochHistory) -> Offset:
+    """Return where to begin to look for a txid: one above what an operator set is not before that.
+
+    Records before it that have a larger one do not count; up to the one that was set, txids rise across it.
+    """
+    if txid_set is None or txid <= txid_set.txid:
+        return NO_OFFSET
+    # A later reign may have begun below, in a log that an unclean election made shorter.
+    later = (begun.start for begun in epochs.starts if begun.epoch > txid_set.leader_epoch)
+    return min(txid_set.offset, next(later, txid_set.offset))
+
+
+def first_with_txid(readable: Readable, txid: int, start: Offset) -> Offset:
+    """Return the first offset from ``start`` on whose txid is at least ``txid``, wherever it lies."""
     if isinstance(readable, TieredLog):
-        return readable.first_with_txid(txid)
-    return offset_for_txid(readable, txid)
+        return readable.first_with_txid(txid, start)
+    return offset_for_txid(readable, txid, start)
 
 
 def stored_within(readable: Readable, offset: Offset, max_bytes: int, end: Offset) -> StoredBatches:

@@ -45,6 +45,10 @@ class TieredReign(Protocol):
     def leader_epoch(self) -> LeaderEpoch:
         """Of the reign."""
 
+    @property
+    def last_txid(self) -> int | None:
+        """The stream's last txid."""
+
     async def truncate_before(self, offset: Offset) -> None:
         """Let the log begin at ``offset``, durably."""
 
@@ -320,12 +324,18 @@ class TierTurn:
                 start=mark.start,
                 end=advanced.end,
                 last_epoch=advanced.last_epoch or mark.last_epoch,
-                last_txid=txids[-1] if txids else mark.last_txid,
+                last_txid=self._no_larger(txids[-1] if txids else mark.last_txid),
                 manifest=path,
             ),
         )
         progress.is_certain = True
         stream.tiered.take(path, advanced)
+
+    def _no_larger(self, txid: int | None) -> int | None:
+        """Return a segment's largest txid, or the stream's last one: that may have been set to less."""
+        leading = self.stream.leading
+        last = None if leading is None else leading.last_txid
+        return txid if txid is None or last is None else min(txid, last)
 
     async def _collect(self) -> None:
         """Delete the objects that nothing names; what a proposal without an answer may name stays."""

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from envelope.errors import InvalidHeader, InvalidSubject, TxidDecreasing, Unsupported
-from envelope.types import AckPolicy, Offset, TimestampUs
+from envelope.types import AckPolicy, LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.machine import (
     APPENDS_IN_FLIGHT_MAX,
     Appended,
@@ -11,7 +11,7 @@ from jetstream.ingest.machine import (
     HighWatermarkAdvanced,
 )
 from jetstream.ingest.publishers.dedupe import DedupeWindow
-from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.history import PublisherHistory, TxidMark
 from jetstream.log.format.plain_batch_encoder import arrow_records
 from tests.support.ingest_machine import IngestHarness, absorb, outcomes
 from tests.support.messages import PublishedMessage, appends, block_of, counted, message
@@ -344,7 +344,8 @@ def test_txids_may_repeat_and_grow_and_never_fall() -> None:
 
 
 def test_the_last_txid_is_taken_over_from_the_log() -> None:
-    stream = IngestHarness(history=PublisherHistory(DedupeWindow(1_000_000, 10), last_txid=7))
+    last = TxidMark(LeaderEpoch(2), Offset(4), 7)
+    stream = IngestHarness(history=PublisherHistory(DedupeWindow(1_000_000, 10), txid=last))
     assert outcomes(stream.receive(message(reply="r", Jetstream_Txid="6"))) == [("r", TXID_DECREASING)]
 
 

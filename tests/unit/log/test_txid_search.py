@@ -6,13 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import CorruptDataError, UnavailableError
-from envelope.types import Offset
+from envelope.types import LeaderEpoch, Offset
 from jetstream.log.format.batch import encode
 from jetstream.log.format.plain_batch_encoder import PlainRecords, encode_plain
 from jetstream.log.format.schema import END_OF_STREAM
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.search import offset_for_txid
 from jetstream.log.segments.index import ENTRY_BYTES, HEADER_BYTES
+from jetstream.log.state.epochs import EpochHistory, EpochStart
+from jetstream.node.tiers.tiered_stream import search_start
+from metadata.catalog.tables import TxidSet
 from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.counting_disk import CountingDisk
 from tests.support.logs import (
@@ -228,3 +231,30 @@ def test_what_is_known_to_be_damaged_may_have_held_it_unless_a_smaller_one_follo
             offset_for_txid(log.reader, wanted)
     else:
         assert offset_for_txid(log.reader, wanted) == found
+
+
+@given(STEPS, STEPS, st.integers(-6, 12), st.integers(-8, 40))
+def test_a_txid_above_the_one_that_was_set_is_looked_for_behind_it_and_others_from_the_start(
+    before: list[list[int | None]], behind: list[list[int | None]], txid: int, wanted: int
+) -> None:
+    """Records before it count as if they had the one that was set at most: so what is found never falls."""
+    first, rest = growing(before), growing(behind)
+    lower = min((each for batch in rest for each in batch if each is not None), default=0) - txid
+    later: Txids = [[None if each is None else each - lower for each in batch] for batch in rest]
+    log = log_of(first + later)
+    place = Offset(sum(map(len, first)))
+    counted = [None if each is None else min(each, txid) for batch in first for each in batch]
+    counted += [each for batch in later for each in batch]
+    reached = (Offset(at) for at, each in enumerate(counted) if each is not None and each >= wanted)
+    start = search_start(wanted, TxidSet(LeaderEpoch(1), place, txid), log.reader.epochs)
+    assert offset_for_txid(log.reader, wanted, start) == next(reached, log.log_end_offset)
+
+
+def test_a_reign_that_begins_below_a_txid_that_was_set_is_looked_through() -> None:
+    """An unclean election left a log that was shorter than the one at whose end it was set."""
+    first = EpochStart(LeaderEpoch(1), Offset(0), NOW)
+    epochs = EpochHistory((first, EpochStart(LeaderEpoch(3), Offset(5), NOW)))
+    of_before, of_this = (TxidSet(LeaderEpoch(epoch), Offset(9), 7) for epoch in (2, 3))
+    assert search_start(8, of_before, epochs) == 5
+    assert search_start(8, of_this, epochs) == 9
+    assert search_start(7, of_before, epochs) == search_start(8, None, epochs) == 0

@@ -104,10 +104,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 7: a reader of this version must read these bytes for ever."""
+    """Format 8: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
-    assert data[:8] == b"JSCS\x07\x00\x00\x00"
+    assert data[:8] == b"JSCS\x08\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -166,7 +166,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "read_replicas": [],
                 "blank": [],
                 "unsynced": [],
-                **dict.fromkeys(("last_unclean", "tier")),
+                **dict.fromkeys(("last_unclean", "tier", "txid_set")),
                 "begun": True,
             }
         ],
@@ -202,7 +202,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 8):
+    for version in (0, 9):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 
@@ -250,6 +250,14 @@ def test_in_format_6_every_stream_has_begun() -> None:
     assert snapshot.decode(resealed(body, version=6)).streams() == catalog.streams()
     new = catalog_of(register(), create("a", "l1", begun=False))
     assert not snapshot.decode(snapshot.encode(new)).streams()[0].begun
+
+
+def test_in_format_7_no_txid_was_set() -> None:
+    catalog = catalog_of(register(), create("a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    row = body["streams"][0]
+    assert row.pop("txid_set") is row["config"].pop("txid_max_step") is None
+    assert snapshot.decode(resealed(body, version=7)).streams() == catalog.streams()
 
 
 def test_entries_of_before_streams_began_are_of_streams_that_have() -> None:

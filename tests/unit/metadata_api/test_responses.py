@@ -27,6 +27,7 @@ from metadata.api.responses import (
     NodeInfo,
     OffsetRange,
     PossibleGap,
+    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TierInfo,
@@ -151,6 +152,7 @@ def test_a_stream_is_told_as_documented() -> None:
         TruncateStreamResponse(
             name="a", log_start_offset=5, high_watermark=9, freed_bytes=4096, frees_more_at=7
         ),
+        SetTxidResponse(name="a", offset=9, txid=5, last_txid=7),
         ClusterInfo(
             name="c",
             nodes=[NodeInfo(id="n1", node_epoch=1, host="127.0.0.1", port=7000, http_port=None, version="1")],
@@ -165,6 +167,7 @@ def test_a_response_reads_back_equal(
     | DeleteStreamResponse
     | ListStreamsResponse
     | TruncateStreamResponse
+    | SetTxidResponse
     | ClusterInfo,
 ) -> None:
     assert decode_response(type(response), encode_response(response)) == response

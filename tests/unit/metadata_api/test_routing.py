@@ -15,6 +15,7 @@ from metadata.api.requests import (
     ReassignStreamRequest,
     Request,
     ResetGroupRequest,
+    SetTxidRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
 )
@@ -32,6 +33,7 @@ LEADER = NodeId("m")
         StreamInfoRequest(name="new"),
         DeleteStreamRequest(name="new"),
         TruncateStreamRequest(name="new", before=1),
+        SetTxidRequest(name="new", txid=1),
         ReassignStreamRequest(name="new", cancel=True),
         GetCursorRequest(consumer="new", stream="new"),
         ListCursorsRequest(),

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.disk.group_commit import GroupCommit
@@ -15,7 +17,7 @@ from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.replica.wire import BatchesMessage
-from metadata.catalog.tables import InSyncReplica, Stream, TierMark, UncleanElection
+from metadata.catalog.tables import InSyncReplica, Stream, TierMark, TxidSet, UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.support.logs import NOW, append
 from tests.support.lone_streams import lone_services
@@ -25,6 +27,7 @@ from tests.support.recorded_sessions import RecordedSessions
 ME, OTHER = NodeId("sole"), NodeId("c")
 CONFIG = StreamConfig(name="orders", subject="orders.>", tier=True, replicas=2)
 TIER_END = Offset(4)
+HIGHEST = (1 << 63) - 1
 FOLLOWED = Stream(
     config=CONFIG,
     incarnation=Incarnation("one"),
@@ -115,5 +118,26 @@ def test_whatever_the_disk_refuses_its_fetches_tell_the_log_that_it_has() -> Non
                     assert asked.last_epoch == replica.log.reader.last_epoch
                 outcomes.add((replica.leading is not None, replica.log.log_end_offset))
         assert {(False, 9), (False, 4)} <= outcomes
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("place", "last_txid"), [(None, HIGHEST), (TIER_END, 5), (TIER_END - 1, HIGHEST)])
+def test_the_last_txid_of_the_store_counts_unless_one_was_set_behind_it(
+    place: int | None, last_txid: int
+) -> None:
+    """Of a store that has records from there on, the mark is of after it was set."""
+    assert ELECTED.tier is not None
+    row = replace(
+        ELECTED,
+        tier=replace(ELECTED.tier, last_txid=HIGHEST),
+        txid_set=None if place is None else TxidSet(LeaderEpoch(2), Offset(place), 5),
+    )
+
+    async def scenario() -> None:
+        async with followed(MemoryDisk()) as (replica, _):
+            await replica.take_over(row, lambda: row)
+            assert replica.leading is not None
+            assert replica.leading.last_txid == last_txid
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ from envelope.errors import CorruptDataError, JetstreamError, OutOfResources, St
 from envelope.headers import SEQUENCE, SEQUENCE_AFTER, SESSION
 from envelope.limits import SESSION_ID_BYTES_MAX, SESSIONS_MAX
 from envelope.types import LeaderEpoch, Offset, TimestampUs
-from jetstream.ingest.publishers.history import PublisherHistory
+from jetstream.ingest.publishers.history import PublisherHistory, TxidMark
 from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
 from jetstream.log.format.message import record_batch_fields
@@ -87,7 +87,7 @@ def test_only_what_is_stored_is_taken_in_and_only_once() -> None:
     log.replay_batches(verified_batches(FRAMES[0]))
     log.replay_batches(verified_batches(FRAMES[1]))
     assert log.history.dedupe.lookup(b"id2") is None
-    assert log.note.latest == LastTxid(Offset(2), 5)
+    assert log.note.latest == LastTxid(Offset(2), TxidMark(LeaderEpoch(1), Offset(0), 5))
     follow(log, FRAMES[1])
     assert log.history.dedupe.lookup(b"id2") == 2
 
@@ -170,7 +170,9 @@ def test_what_a_leaders_note_says_outlives_a_cut() -> None:
     log = open_log(MemoryDisk(), DIRECTORY, LONG, NOW, "tail")
     follow(log, *FRAMES, frame(20, [record(20)]), *SESSION_FRAMES)
     last = PublisherSession(9, Offset(20), TimestampUs(NOW + 1), is_gapless=True)
-    log.take_note(PublisherState(LastTxid(Offset(21), 40), ((b"p", last),)))
+    log.take_note(
+        PublisherState(LastTxid(Offset(21), TxidMark(LeaderEpoch(1), Offset(20), 40)), ((b"p", last),))
+    )
     log.log.truncate_to(Offset(21))
     log.settle()
     assert log.history.sessions.find(b"p") == last
@@ -312,8 +314,12 @@ def test_a_note_of_records_that_were_cut_does_not_count(end: int, txid: int, kil
         log = opened(disk)
     else:
         log.settle()
-    assert log.note.latest == LastTxid(Offset(end), txid)
-    assert b'"end":%d,"sessions":[],"txid":%d' % (end, txid) in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
+    last = log.note.latest.txid
+    assert last is not None
+    assert (log.note.latest.end, last.txid) == (end, txid)
+    assert b'"end":%d,"sessions":[],"txid":%d,' % (end, txid) in file_content(
+        disk, f"{DIRECTORY}/{NOTE_FILE}"
+    )
     follow(log, *(frame(number, [record(number)]) for number in range(end, 30)))
     again = opened(disk.power_loss(nothing_survives))
     assert again.history.last_txid == txid, "the old note is not believed once the log has grown over it"
@@ -328,7 +334,7 @@ def test_a_note_of_records_that_were_cut_counts_if_it_is_all_that_is_known() -> 
     log.log.truncate_before(Offset(1), Offset(2))
     log.log.truncate_to(Offset(2))
     log.settle()
-    assert log.note.latest == LastTxid(Offset(2), 5)
+    assert log.note.latest == LastTxid(Offset(2), TxidMark(LeaderEpoch(1), Offset(0), 5))
 
 
 def test_a_full_disk_leaves_the_note_of_a_cut_log_due() -> None:
@@ -366,7 +372,9 @@ def test_what_could_not_be_read_back_is_before_anything_is_stored() -> None:
 # --- what the leader knows ---------------------------------------------------------------------------------
 
 KNOWN_SESSION = PublisherSession(9, Offset(150), TimestampUs(NOW), is_gapless=True)
-NOTED = PublisherState(LastTxid(Offset(200), 70), ((b"p", KNOWN_SESSION),))
+NOTED = PublisherState(
+    LastTxid(Offset(200), TxidMark(LeaderEpoch(1), Offset(199), 70)), ((b"p", KNOWN_SESSION),)
+)
 
 
 def test_what_the_leader_knows_is_taken_in_durably_before_more_is_stored() -> None:
@@ -457,7 +465,9 @@ def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
     last = PublisherSession(1 << 62, Offset(1 << 62), TimestampUs(1 << 62), is_gapless=True)
     for number in range(SESSIONS_MAX * 5 // 2):
         sessions.put(number.to_bytes(3).rjust(SESSION_ID_BYTES_MAX, b"\xff"), last)
-    noted = PublisherState(LastTxid(Offset(1 << 62), 1 << 62), sessions_of(sessions))
+    noted = PublisherState(
+        LastTxid(Offset(1 << 62), TxidMark(LeaderEpoch(1), Offset(1 << 61), 1 << 62)), sessions_of(sessions)
+    )
     newest = [session for session, _ in sessions.items()][-SESSIONS_MAX:]
     assert [session for session, _ in noted.sessions] == newest
     note = encode_note(noted)

@@ -11,6 +11,7 @@ import pytest
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.ingest.internal_writes import InternalWriteCommitted, Outcome
+from jetstream.ingest.publishers.history import TxidMark
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, read_note
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
@@ -21,6 +22,8 @@ from tests.support.copy_acks import EPOCH, START, Replica, replica
 from tests.support.messages import block_of, message
 from tests.support.replica_cluster import A, B, C
 from tests.support.sockets import until
+
+LAST = TxidMark(EPOCH, Offset(0), 7)
 
 
 def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH) -> FetchArrived:
@@ -140,7 +143,7 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
     async def test() -> None:
         async with replica(B) as own:
             following, opened = own.follow(), own.parts.opened
-            nothing, note = Offset(0), encode_note(PublisherState(LastTxid(Offset(0), 7), ()))
+            nothing, note = Offset(0), encode_note(PublisherState(LastTxid(Offset(0), LAST), ()))
             answer = BatchesMessage(
                 leader_epoch=EPOCH,
                 last_epoch=LeaderEpoch(0),
@@ -154,7 +157,7 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
             following.answered(answer)
             assert len(own.said.fetches) == 1
             await until(lambda: len(own.said.fetches) == 2)
-            assert read_note(own.disk, opened.log.directory).last.txid == opened.history.last_txid == 7
+            assert read_note(own.disk, opened.log.directory).last.txid == opened.history.txid == LAST
 
     asyncio.run(test())
 

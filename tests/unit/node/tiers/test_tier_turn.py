@@ -8,10 +8,12 @@ import pytest
 
 from envelope.errors import StreamOffline
 from envelope.types import MonotonicNs, Offset
+from jetstream.log.format.batch import encode
 from jetstream.node.tiers.upload_round import SILENT_NS, TierTurn, silence, truncate_before
 from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.catalog import Catalog
 from tests.support.catalogs import apply, update
+from tests.support.logs import NOW, Record, records_batch
 from tests.support.memory_disk import MemoryDisk
 from tests.support.object_stores import HeldStore
 from tests.support.sockets import until
@@ -129,6 +131,23 @@ def test_retention_alone_asks_the_store_for_nothing() -> None:
             await turn.retain()
             assert world.log.log_start_offset == 6
             assert len(objects.trace) == asked
+
+    asyncio.run(scenario())
+
+
+def test_a_txid_that_was_set_to_less_than_a_segment_has_is_the_last_one_in_the_store() -> None:
+    async def scenario() -> None:
+        disk, objects = MemoryDisk(), HeldStore()
+        async with tier_world(disk, objects.store, catalog()) as world:
+            base, epoch = world.log.log_end_offset, world.log.reader.last_epoch
+            records = records_batch([Record(txid=(1 << 63) - 1)], base)
+            world.log.writer.append_group((encode(records, base, epoch),), NOW)
+            for told, wanted in ((None, (1 << 63) - 1), (7, 7)):
+                world.told_txid = told
+                world.publish(12)
+                await world.turn()
+                assert world.tiered.mark is not None
+                assert world.tiered.mark.last_txid == wanted
 
     asyncio.run(scenario())
 
