@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import socket
-from contextlib import closing
+from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from nats.aio.client import Client
 
 import jetstream
 from envelope.errors import UnavailableError
@@ -120,13 +122,40 @@ def test_a_client_that_is_given_up_while_it_connects_leaves_no_connection_open()
 
         async with await asyncio.start_server(answer_no_ping, "127.0.0.1", 0) as server:
             servers = [f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"]
-            connecting = asyncio.create_task(connect_nats(servers, {}, WAIT_SECONDS))
-            await connected.wait()
-            connecting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await connecting
+            async with asyncio.TaskGroup() as tasks:
+                connecting = tasks.create_task(connect_nats(servers, {}, WAIT_SECONDS))
+                await connected.wait()
+                connecting.cancel()
             await ended.wait()
 
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "connect", [lambda url: link_to(url).open(), lambda url: connect_nats([url], {}, WAIT_SECONDS)]
+)
+def test_a_cancellation_that_nats_py_loses_ends_its_attempts(
+    connect: Callable[[str], Coroutine[None, None, object]],
+    nats_server: NatsServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = asyncio.Event()
+
+    async def lose_it(_: Client) -> None:
+        """Do what `asyncio.wait_for` does if the result, here an error, comes in the same turn."""
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise ConnectionResetError
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            connecting = tasks.create_task(connect(nats_server.url))
+            await begun.wait()
+            connecting.cancel()
+        assert connecting.cancelled()
+
+    monkeypatch.setattr(Client, "_process_connect_init", lose_it)
     run(scenario())
 
 

@@ -66,6 +66,9 @@ def _survive_complaints(client: NatsClient) -> None:
         await client._error_cb(client._err)
 
     async def connect_anew(s: Server) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # `asyncio.wait_for` of Python 3.11 may lose that
+            raise asyncio.CancelledError
         writer = getattr(client._transport, "_io_writer", None)
         if writer is not None:
             writer.close()

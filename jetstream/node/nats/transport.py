@@ -62,6 +62,9 @@ class DirectTransport(TcpTransport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Connect; what an older connection still delivers is dropped from now on."""
         del buffer_size
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # `asyncio.wait_for` of Python 3.11 may lose that
+            raise asyncio.CancelledError
         self.close()  # type: ignore[no-untyped-call]  # nats-py leaves one open whose set-up failed
         protocol = self._fresh_protocol()
         loop = asyncio.get_running_loop()
