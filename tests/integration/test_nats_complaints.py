@@ -3,7 +3,10 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
+from shutil import copyfile
+from typing import Any
 
 import nats.errors
 import pytest
@@ -13,6 +16,7 @@ from envelope.errors import JetstreamError
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
 from tests.conftest import StartNatsServer
+from tests.support.nats_identities import make_credentials
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import WAIT_SECONDS, node_config, run
 from tests.support.pauses import pause
@@ -71,16 +75,46 @@ def test_a_client_whose_credentials_were_refused_for_a_while_comes_back(
     run(scenario())
 
 
+def test_a_client_whose_credentials_expire_comes_back_with_the_renewed_file(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    credentials = make_credentials(tmp_path)
+    server = start_nats_server(credentials.server_config)
+    node_file, file = tmp_path / "node.creds", credentials.user_file
+    copyfile(file, node_file)
+    credentials.issue(expires_at=int(time.time()) + 3)
+    complaints: list[str] = []
+
+    async def note(error: Exception) -> None:
+        complaints.append(str(error))
+
+    async def scenario() -> None:
+        config = node_config(
+            tmp_path / "data", server.url, nats={"urls": [server.url], "credentials": node_file}
+        )
+        options: dict[str, Any] = {"user_credentials": str(file), "reconnect_time_wait": 0.05}
+        async with Node(config), jetstream.connect(server.url, error_cb=note, **options) as js:
+            await js.streams.create("orders", "orders.>")
+            await until(lambda: sum("authorization" in text.lower() for text in complaints) > 2)
+            assert "authentication expired" in complaints[0]
+            credentials.issue()
+            await published(js)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (b"PUB x 2000000\r\n", "maximum payload violation"),
         (b"NONSENSE\r\n", "unknown protocol operation"),
+        (b"".join(b"SUB more.%d %d\r\n" % (sid, sid) for sid in range(1000, 1100)), "maximum subscriptions"),
     ],
 )
-def test_a_client_that_the_server_throws_out_comes_back(
-    tmp_path: Path, nats_server: NatsServer, words: bytes, complaint: str
+def test_a_client_that_the_server_complains_of_goes_on(
+    tmp_path: Path, start_nats_server: StartNatsServer, words: bytes, complaint: str
 ) -> None:
+    nats_server = start_nats_server("max_subscriptions: 100")
     complaints: list[str] = []
 
     async def note(error: Exception) -> None:

@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _SEED_PREFIX: Final = 18 << 3
 _DAY: Final = dt.timedelta(days=1)
+_UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
 
 
 class NkeyKind(Enum):
@@ -75,30 +76,36 @@ class Credentials:
 
     server_config: str
     user_file: Path
+    account: Nkey
+    user: Nkey
+
+    def issue(self, expires_at: int | None = None) -> None:
+        """Write the user's file; ``expires_at`` is in seconds of Unix time."""
+        expiry = {} if expires_at is None else {"exp": expires_at}
+        token = _token(self.account, self.user, "user", _UNLIMITED, **expiry)
+        self.user_file.write_text(
+            f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{self.user.seed}\n------END USER NKEY SEED------\n"
+        )
 
 
 def make_credentials(directory: Path) -> Credentials:
     """Make an operator, an account and a user, and write the user's ``.creds`` file."""
     operator, account, user = Nkey(NkeyKind.OPERATOR), Nkey(NkeyKind.ACCOUNT), Nkey(NkeyKind.USER)
-    unlimited = {"subs": -1, "data": -1, "payload": -1}
     operator_token = _token(operator, operator, "operator", {})
-    account_limits = unlimited | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+    account_limits = _UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
     account_token = _token(operator, account, "account", {"limits": account_limits})
-    user_token = _token(account, user, "user", unlimited)
     directory.mkdir(parents=True, exist_ok=True)
-    user_file = directory / "user.creds"
-    user_file.write_text(
-        f"-----BEGIN NATS USER JWT-----\n{user_token}\n------END NATS USER JWT------\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{user.seed}\n------END USER NKEY SEED------\n"
-    )
     config = (
         f"operator: {operator_token}\nresolver: MEMORY\n"
         f"resolver_preload: {{ {account.public_key}: {account_token} }}\n"
     )
-    return Credentials(config, user_file)
+    credentials = Credentials(config, directory / "user.creds", account, user)
+    credentials.issue()
+    return credentials
 
 
-def _token(issuer: Nkey, subject: Nkey, kind: str, claims: Mapping[str, object]) -> str:
+def _token(issuer: Nkey, subject: Nkey, kind: str, claims: Mapping[str, object], **standard: int) -> str:
     """Return a signed NATS JWT."""
     body: dict[str, object] = {
         "iat": 1_700_000_000,
@@ -106,6 +113,7 @@ def _token(issuer: Nkey, subject: Nkey, kind: str, claims: Mapping[str, object])
         "name": kind,
         "sub": subject.public_key,
         "nats": {**claims, "type": kind, "version": 2},
+        **standard,
     }
     digest = hashlib.sha256(json.dumps(body).encode()).digest()
     body["jti"] = base64.b32encode(digest).decode().rstrip("=")
