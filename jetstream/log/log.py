@@ -21,7 +21,7 @@ from jetstream.log.rewriting.replacement import RewrittenSegment
 from jetstream.log.segments.corrupt_ranges import above, below
 from jetstream.log.segments.index_file import remove_index
 from jetstream.log.segments.log_config import LogConfig
-from jetstream.log.segments.retention import retained_start
+from jetstream.log.segments.retention import is_ahead, retained_start
 from jetstream.log.segments.segment import PlanAgain, Segment
 from jetstream.log.segments.segment_writer import SegmentWriter, remove
 from jetstream.log.state.checkpoint import DurabilityMarkers
@@ -228,6 +228,12 @@ class Log:
             As `truncate_before`.
         """
         config = self.writer.config
+        with contextlib.suppress(StorageError):  # their timestamps are an upper bound as well
+            for segment in self.reader.segments:
+                is_known = segment.sealed and segment.written_at is not None
+                if is_ahead(segment.max_timestamp, now) and not is_known:
+                    with segment.leased() as file:
+                        segment.written_at = file.modified_at()
         with self.writer.writing():
             tail = self.writer.tail
             expired = tail.expired(now, config) and self.log_end_offset <= high_watermark

@@ -56,6 +56,10 @@ class TieredSegment:
         return self.size - len(SCHEMA_MESSAGE) - len(END_OF_STREAM)
 
     @property
+    def written_at(self) -> None:
+        """None: the time of the object is that of its upload."""
+
+    @property
     def damages(self) -> tuple[()]:
         """None: only intact segments are uploaded."""
         return ()

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
-from envelope.types import Buffer
+from envelope.types import Buffer, TimestampUs
 from jetstream.log.disk.port import File
 from tests.support.memory_tree import (
     DirectoryNode,
@@ -118,6 +118,7 @@ class MemoryFile:
                 kept = min(kept, fault.bytes_kept)
             if kept:
                 node.write(position, data[:kept])
+                node.modified_at = self._disk.wall_us
             _strike(fault, self._path, needs_space=True)
             if kept < len(data):
                 raise DiskFull(f"cannot write {self._path}: the disk is full")
@@ -137,6 +138,10 @@ class MemoryFile:
     def size(self) -> int:
         """See `File.size`."""
         return len(self._opened().cached)
+
+    def modified_at(self) -> TimestampUs:
+        """See `File.modified_at`."""
+        return TimestampUs(self._opened().modified_at)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -184,7 +189,10 @@ class MemoryDisk:
         faults: which of them to strike; may be changed at any time.
         open_files: how many were opened and not closed.
         capacity_bytes: the disk is full when its files hold this much; None for no limit.
+        wall_us: clock of the machine, by which files get their times.
     """
+
+    wall_us = 1 << 62
 
     def __init__(self, faults: Mapping[int, Fault] | None = None, capacity_bytes: int | None = None) -> None:
         """Begin empty."""

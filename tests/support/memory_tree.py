@@ -40,7 +40,7 @@ def random_survival(seed: int) -> Survival:
 class FileNode:
     """Content of a file: what programs see, what the medium holds, and what lies between."""
 
-    __slots__ = ("cached", "durable", "pending")
+    __slots__ = ("cached", "durable", "modified_at", "pending")
 
     def __init__(self, content: bytes = b"") -> None:
         """Begin with durable ``content``."""
@@ -48,6 +48,7 @@ class FileNode:
         self.durable = bytearray(content)
         self.pending: list[tuple[int, bytes] | int] = []
         """Unsynced writes (position, data) and truncations (size), in order."""
+        self.modified_at = 1 << 62
 
     def write(self, position: int, data: bytes) -> None:
         """Change what programs see."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import DiskFull, FsyncFailed, OutOfResources, StorageError
-from envelope.types import Buffer
+from envelope.types import Buffer, TimestampUs
 from jetstream.log.disk.port import File
 
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -71,6 +71,11 @@ class OsFile:
         """See `File.size`."""
         with _mapped("stat", self._path):
             return os.fstat(self._descriptor).st_size
+
+    def modified_at(self) -> TimestampUs:
+        """See `File.modified_at`."""
+        with _mapped("stat", self._path):
+            return TimestampUs(os.fstat(self._descriptor).st_mtime_ns // 1000)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""

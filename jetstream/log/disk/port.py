@@ -15,7 +15,7 @@ Paths are relative to the disk's root, "/"-separated. Errors are typed and raise
 from collections.abc import Sequence
 from typing import Protocol
 
-from envelope.types import Buffer
+from envelope.types import Buffer, TimestampUs
 
 
 class File(Protocol):
@@ -32,6 +32,9 @@ class File(Protocol):
 
     def size(self) -> int:
         """Return the file's length in bytes."""
+
+    def modified_at(self) -> TimestampUs:
+        """Return when the file was last written, by the clock of the machine as it was then."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes; not durable before `sync`."""

@@ -8,6 +8,8 @@ from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import Offset, TimestampUs
 from jetstream.log.segments.log_config import LogConfig
 
+TIME_AHEAD_US: Final = 5_000_000
+"""A timestamp that is further ahead of the clock is not believed."""
 _EARLY_SEGMENTS_MAX: Final = 64
 """So many segments at most are begun early for the bytes of one: 4 MiB each by default."""
 
@@ -32,6 +34,10 @@ class Retained(Protocol):
         """Largest timestamp of its records."""
 
     @property
+    def written_at(self) -> TimestampUs | None:
+        """When its file was last written, where that has been looked up."""
+
+    @property
     def damages(self) -> Sequence[object]:
         """Its parts that cannot be read."""
 
@@ -48,20 +54,46 @@ def retained_start(
     start = segments[0].base
     rest_bytes = sum(segment.size for segment in segments)
     log_end_offset = segments[-1].next
-    for segment, following in pairwise(segments):
+    times = record_times(segments, now)
+    lag_from = max(now, times[-1] or now)  # the time to go by may be held back
+    for segment, newest_at in zip(segments[:-1], times, strict=False):
         rest_bytes -= segment.size
         rest_messages = log_end_offset - segment.next
-        newest_at = _newest_at(segment, following)
         if segment.next > high_watermark or not (
             is_expired(newest_at, now, config)
             or (
                 _is_enough(rest_bytes, rest_messages, config)
-                and not _is_young(newest_at, now, config.retention_lag_us)
+                and not _is_young(newest_at, lag_from, config.retention_lag_us)
             )
         ):
             break
         start = segment.next
     return start
+
+
+def record_times(segments: Sequence[Retained], now: TimestampUs) -> list[TimestampUs | None]:
+    """Return upper bounds of the times at which the segments' newest records came; None: damage hides it.
+
+    A timestamp ahead of the clock is of a clock that was wrong. Its record is not newer than its file, nor
+    than the records behind it.
+    """
+    times = [_newest_at(segment, following) for segment, following in pairwise(segments)]
+    times.append(segments[-1].max_timestamp)
+    if not any(is_ahead(time, now) for time in times):
+        return times
+    behind: TimestampUs | None = None
+    for row in reversed(range(len(times))):
+        time = times[row]
+        if is_ahead(time, now):
+            bounds = (time, segments[row].written_at, behind)
+            times[row] = min(bound for bound in bounds if bound is not None)
+        behind = times[row] or behind
+    return times
+
+
+def is_ahead(timestamp: TimestampUs | None, now: TimestampUs) -> bool:
+    """Return whether a timestamp is so far ahead of the clock that one of the two is wrong."""
+    return timestamp is not None and timestamp > now + TIME_AHEAD_US
 
 
 def is_overfull(active: Retained, config: LogConfig) -> bool:

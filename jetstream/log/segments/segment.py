@@ -78,6 +78,7 @@ class Segment:
         last_txid: the largest transaction id of all batches, None if none has one.
         index: the entries; None for a sealed segment whose entries are not loaded.
         damages: parts of the file that a scan found not to be good batches.
+        written_at: time of the last write by the file's own time, None unless it was needed.
         temporary_path: path of the file until it replaces another; None: it lies at ``path``.
         index_doubtful: the index file must not be trusted at the next start.
 
@@ -108,6 +109,7 @@ class Segment:
         "sealed",
         "size",
         "temporary_path",
+        "written_at",
     )
 
     def __init__(self, disk: Disk, directory: str, base: Offset) -> None:
@@ -130,6 +132,7 @@ class Segment:
         self.last_txid: int | None = None
         self.index: BatchIndex | None = BatchIndex()
         self.damages: tuple[Damage, ...] = ()
+        self.written_at: TimestampUs | None = None
         self.index_doubtful = False
 
     # --- the file ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.log.segments.index import Covered, IndexEntry
 from jetstream.log.segments.index_file import remove_index
 from jetstream.log.segments.log_config import LogConfig
-from jetstream.log.segments.retention import is_expired, is_overfull, is_worth_sealing
+from jetstream.log.segments.retention import is_expired, is_overfull, is_worth_sealing, record_times
 from jetstream.log.segments.scan import FIRST_BATCH
 from jetstream.log.segments.segment import Segment
 
@@ -63,7 +63,7 @@ class SegmentWriter:
 
     def expired(self, now: TimestampUs, config: LogConfig) -> bool:
         """Return whether all records of the active segment are too old to keep."""
-        return not self.is_empty and is_expired(self.segment.max_timestamp, now, config)
+        return not self.is_empty and is_expired(record_times((self.segment,), now)[0], now, config)
 
     def is_overfull(self, config: LogConfig) -> bool:
         """Return whether the active segment alone is more than retention by bytes or messages keeps."""
