@@ -57,6 +57,7 @@ from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import Clock, SystemClock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.paced_thread import PacedThread
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.runtime.version import VERSION
 from jetstream.node.settings.node_config import NodeConfig
@@ -89,6 +90,7 @@ class Node:
         self.config = config
         self._clock = clock or SystemClock()
         self._lines_dropped = lines_dropped
+        self._removal_clock = RemovalClock(self._clock)
         self._running: AbstractAsyncContextManager[None] | None = None
         self._streams: NodeStreams | None = None
         self.node_id = NodeId("")
@@ -259,6 +261,7 @@ class Node:
             version=VERSION,
             node=self.node_id,
             streams=streams,
+            removal_clock=self._removal_clock,
             links=(ingest, answers),
             disk=parts.disk_thread.counters,
             server=server,
@@ -325,15 +328,15 @@ class Node:
         self, parts: "_Parts", segments: SegmentKeeper, streams: NodeStreams, tier: Tier
     ) -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
         interval, clock = self.config.maintenance_interval, self._clock
-        housekeeper = Housekeeper(parts.disk_thread, clock, streams, parts.witness)
+        housekeeper = Housekeeper(parts.disk_thread, self._removal_clock, streams, parts.witness)
         yield partial(housekeeper.run, self.config.checkpoint_interval, interval)
         yield partial(segments.run, interval)
         yield partial(Repairing(streams.traffic.repairs, parts.disk_thread, clock, streams).run, interval)
-        yield partial(Tiering(tier, clock, streams, streams.retry_removals).run, interval)
+        yield partial(Tiering(tier, self._removal_clock, streams, streams.retry_removals).run, interval)
 
     def _segment_works(self, parts: "_Parts", thread: PacedThread) -> tuple[Compactor, Rewriter, Scrubber]:
         return (
-            Compactor(parts.disk, parts.disk_thread, self._clock, thread),
+            Compactor(parts.disk, parts.disk_thread, self._removal_clock, thread),
             Rewriter(parts.disk, parts.disk_thread, self._clock, thread, parts.metadata.catalog.stream),
             Scrubber(self._clock, thread, self.node_id, self.config.scrub_interval),
         )

@@ -171,6 +171,9 @@ class StreamInfo(ApiResponse):
     high_watermark: int = Field(description="first offset not committed")
     bytes: int = Field(description="on this node's disk")
     segments: int
+    time_ahead: timedelta = Field(
+        default=timedelta(0), description="of the newest record's time, ahead of this node's clock"
+    )
     dedupe: DedupeInfo
     compaction: CompactionInfo | None = Field(default=None, description="null: the stream is not compacted")
     rewritten_end: int | None = Field(

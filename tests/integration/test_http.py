@@ -7,7 +7,6 @@ from pathlib import Path
 
 import nats
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from envelope.errors import StorageError, UnavailableError
 from jetstream.node.http import pages as exposition
@@ -19,39 +18,10 @@ from jetstream.node.replicas.led_stream import LeadingStream
 from tests.support.node_cluster import free_ports
 from tests.support.nodes import nats_and_node, node_config, request, run
 from tests.support.pauses import pause
+from tests.support.scraping import exchange, get, metrics
 
 HTTP = {"port": 0}
 OUTCOMES = {"refused", "dropped_without_reply", "duplicates", "unknown_outcome", "acks_dropped"}
-
-
-async def exchange(node: Node, data: bytes) -> tuple[int, bytes, bytes]:
-    """Send raw bytes; return status, head and body of the answer."""
-    assert node.http_address is not None
-    reader, writer = await asyncio.open_connection(*node.http_address)
-    try:
-        writer.write(data)
-        await writer.drain()
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-    return int(head.split(b" ", 2)[1]) if head else 0, head, body
-
-
-async def get(node: Node, path: str) -> tuple[int, bytes]:
-    status, _, body = await exchange(node, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    return status, body
-
-
-async def metrics(node: Node) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Scrape; return values by name and label values, these in the order of the labels' names."""
-    status, body = await get(node, "/metrics")
-    assert status == HTTPStatus.OK
-    families = text_string_to_metric_families(body.decode())
-    return {
-        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, S
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.state.epochs import EpochHistory
+from jetstream.node.maintenance.stream_times import time_ahead_us
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.streams.directory import NodeStreams
@@ -68,6 +69,7 @@ def stream_info(
         high_watermark=replica.high_watermark,
         bytes=log.reader.size,
         segments=len(log.reader.segments),
+        time_ahead=timedelta(microseconds=time_ahead_us(replica, now)),
         dedupe=_dedupe(replica, now),
         compaction=_compaction(replica),
         rewritten_end=None if log.writer.config.rewrite_after_us is None else log.rewritten_end,

@@ -96,9 +96,12 @@ class Upkeep:
             note.write()
         note.write_held(self._log.reader.last_timestamp)
 
-    def apply_retention(self) -> None:
-        """Drop the segments that retention no longer keeps; if there is a tier, only what is there."""
-        now, high_watermark = self._clock.wall(), self._high_watermark()
+    def apply_retention(self, now: TimestampUs | None = None) -> None:
+        """Drop the segments that retention no longer keeps; if there is a tier, only what is there.
+
+        ``now``: the time to go by; None: the clock's.
+        """
+        now, high_watermark = self._clock.wall() if now is None else now, self._high_watermark()
         # As the rules that are in force say: the catalogue may have switched the tier, and they follow later.
         end = (self.tier_end() or Offset(0)) if self.is_tiered else None
         self._remove(

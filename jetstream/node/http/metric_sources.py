@@ -13,6 +13,7 @@ from jetstream.node.maintenance.scrubber import ScrubCounters
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.readers.server import SocketServer
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from metadata.node.admission.door import Door
@@ -25,6 +26,7 @@ class Sources:
     version: str
     node: str
     streams: NodeStreams
+    removal_clock: RemovalClock
     links: tuple[NatsLink, ...]
     disk: DiskCounters
     server: SocketServer

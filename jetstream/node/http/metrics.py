@@ -12,6 +12,7 @@ from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_n
 from jetstream.node.http.nats_metrics import NATS_METRICS
 from jetstream.node.http.replica_metrics import REPLICA_METRICS
 from jetstream.node.maintenance.repair import REPAIRED
+from jetstream.node.maintenance.stream_times import AHEAD_HELP, time_ahead_us
 from jetstream.node.replicas.lost_records import COMMITTED_LOST
 from jetstream.node.replicas.replica import StreamReplica
 
@@ -28,6 +29,12 @@ def _messages(sources: Sources) -> Iterator[Sample]:
     for stream in sources.streams:
         for outcome in _OUTCOMES:
             yield (stream.name, outcome), stream.context.counts[outcome]
+
+
+def _times_ahead(sources: Sources) -> Iterator[Sample]:
+    now = sources.removal_clock.clock.wall()
+    for stream in sources.streams:
+        yield (stream.name,), time_ahead_us(stream, now) / 1e6
 
 
 def _corrupt(stream: StreamReplica) -> int:
@@ -68,6 +75,12 @@ METRICS: Final = (
         "jetstream_stream_high_watermark",
         "First offset that is not committed; its rate is the rate of records that readers can see.",
         lambda stream: stream.high_watermark,
+    ),
+    Definition("jetstream_stream_time_ahead_seconds", AHEAD_HELP, _STREAM, _times_ahead),
+    of_node(
+        "jetstream_retention_held_back_seconds",
+        "Seconds by which the clock has just jumped ahead, while nothing is removed by it yet; otherwise 0.",
+        lambda sources: sources.removal_clock.ahead_us / 1e6,
     ),
     of_stream(
         "jetstream_stream_bytes",

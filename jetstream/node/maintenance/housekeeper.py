@@ -12,11 +12,13 @@ from functools import partial
 from typing import Final
 
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.types import TimestampUs
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.disk.unsynced_marker import BootMarker
+from jetstream.node.maintenance.stream_times import StreamTimes, time_ahead_us
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.removal_clock import RemovalClock
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +31,12 @@ class Housekeeper:
     def __init__(
         self,
         disk: DiskThread,
-        clock: Clock,
+        clock: RemovalClock,
         streams: Iterable[StreamReplica],
         witness: BootMarker,
     ) -> None:
         self._witness = witness
+        self._times = StreamTimes()
         self._disk = disk
         self._clock = clock
         self._streams = streams
@@ -60,11 +63,19 @@ class Housekeeper:
         """Remove what the streams' retention rules no longer keep, where they are led; followers follow."""
         while True:
             await asyncio.sleep(interval.total_seconds())
+            self._warn_of_clocks()
             due = [s for s in self._streams if s.leading is not None and s.context.upkeep.retention_due()]
-            await self._upkeep(due, Upkeep.apply_retention)
+            now = self._clock.wall()
+            await self._upkeep(due, partial(_retain, now))
             for stream in due:
                 if stream.leading is not None:
                     stream.leading.log_start_moved()
+
+    def _warn_of_clocks(self) -> None:
+        self._clock.wall()  # notices a jump, also where nothing is to be removed
+        now = self._clock.clock.wall()
+        led = [stream for stream in self._streams if stream.leading is not None]
+        self._times.warn({stream.name: time_ahead_us(stream, now) for stream in led})
 
     async def _distrust(self) -> None:
         try:
@@ -80,6 +91,10 @@ class Housekeeper:
                     _log.warning("upkeep waits for space stream=%s error=%s", stream.name, error)
                 else:
                     _log.error("upkeep failed stream=%s error=%r runbook=RB-01", stream.name, error)
+
+
+def _retain(now: TimestampUs, upkeep: Upkeep) -> None:
+    upkeep.apply_retention(now)
 
 
 def _each(

@@ -322,9 +322,10 @@ class StreamReplica:
         self._reign_begun(leading)
         await leading.attach()
         if row.leader_epoch > 1:
-            since = max(context.log.reader.last_timestamp, row.created)
+            until = self._services.clock.wall()
+            since = min(max(context.log.reader.last_timestamp, row.created), until)
             kind = GapKind.UNCLEAN_ELECTION if is_unclean else GapKind.RESTART
-            context.gaps.add(Gap(kind, since, self._services.clock.wall()))
+            context.gaps.add(Gap(kind, since, until))
         _log.info("reign begun stream=%s %s", self.name, leader)
         if is_unclean:
             _log_unclean(context, row.leader_epoch)

@@ -125,6 +125,7 @@ def test_a_stream_is_told_as_documented() -> None:
         "high_watermark": 43,
         "bytes": 4096,
         "segments": 1,
+        "time_ahead": "PT0S",
         "dedupe": {
             "ids": 5,
             "effective_window": "PT2M",

@@ -19,6 +19,7 @@ from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.replicas.replica_controller import ReplicaController
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
+from jetstream.node.runtime.removal_clock import RemovalClock
 from tests.support.lone_streams import LONE_ROW, lone_services
 from tests.support.memory_disk import MemoryDisk
 from tests.support.sockets import until
@@ -60,7 +61,7 @@ def test_a_closed_log_is_no_failed_one(
                     turns += 1
                     yield replica
 
-            housekeeper = Housekeeper(thread, clock, Streams(), witness)
+            housekeeper = Housekeeper(thread, RemovalClock(clock), Streams(), witness)
             ticking = tasks.create_task(housekeeper.checkpoint_every(timedelta(0)))
             await until(lambda: turns > 9)
             ticking.cancel()
