@@ -50,6 +50,7 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
             "elect": "elections:elect",
             "truncate": "streams:truncate",
             "set-txid": "streams:set_txid",
+            "reset-time": "streams:reset_time",
             "delete": "streams:delete",
             "restore": "tiers:restore",
         },

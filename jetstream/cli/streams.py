@@ -19,12 +19,12 @@ from jetstream.cli.output.console import (
     run_async,
 )
 from jetstream.cli.program.help_text import Json, StreamArgument
+from metadata.api.repair_responses import SetTxidResponse
 from metadata.api.responses import (
     DeleteStreamResponse,
     PartitionedStreamInfo,
     PossibleGap,
     ReplicaInfo,
-    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TierInfo,
@@ -55,6 +55,7 @@ SET_TXID_EXAMPLES: Final = (
     "jetstream stream set-txid orders 4711",
     "jetstream stream set-txid orders 4711 --yes",
 )
+RESET_TIME_EXAMPLES: Final = ("jetstream stream reset-time orders",)
 DELETE_EXAMPLES: Final = ("jetstream stream delete orders", "jetstream stream delete orders --yes")
 
 
@@ -211,6 +212,31 @@ def _txid_text(done: SetTxidResponse) -> str:
     if done.last_txid == done.txid:
         return text
     return f"{text}, not {done.txid}: a publisher has stored a larger one meanwhile"
+
+
+def reset_time(
+    nats: NatsOptions,
+    name: StreamArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let the times of a stream's next records fall back to its leader's clock, after it was ahead.
+
+    Nothing happens to the records that are stored, nor if the stream's time is not ahead. It asks first: a
+    clock that is wrong now would give the next records a wrong time.
+    """
+    question = f"Let the times of the next records of stream {name} fall back to its leader's clock?"
+    if not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+    run_async(_reset_time(nats, name, as_json))
+
+
+async def _reset_time(nats: NatsOptions, name: str, as_json: bool) -> None:
+    async with connected(nats) as client:
+        done = await client.streams.reset_time(name)
+    was_ahead = done.time < done.before
+    text = f"was {done.before.isoformat()}" if was_ahead else "is not ahead of its leader's clock"
+    print_result(done, f"time of stream {name}: {done.time.isoformat()}, {text}", as_json)
 
 
 def delete(

@@ -101,8 +101,8 @@ class Sequencer:
 
     Invariants:
         S1: the next record's offset is the log end offset.
-        S2: timestamps never decrease; neither do txids, where set, from the last one on that an operator
-            has said.
+        S2: timestamps never decrease, unless `follow_time` lets the time fall; neither do
+            txids, where set, from the last one on that an operator has said.
         S3: after `roll_back` the state is what it was before the group was sequenced, except that expired ids
             stay forgotten.
             Held by test_a_refused_append_refuses_every_message_and_is_as_if_it_never_was.

@@ -20,7 +20,7 @@ from jetstream.log.segments.corrupt_ranges import CorruptRanges, OffsetRange
 from jetstream.log.segments.index import BatchIndex, IndexEntry
 from jetstream.log.segments.loaded_indexes import LoadedIndexes
 from jetstream.log.segments.scan import FileWindow, read_batch
-from jetstream.log.segments.segment import PlanAgain, Segment, is_damaged
+from jetstream.log.segments.segment import PlanAgain, Segment, is_damaged, newest_timestamp
 from jetstream.log.state.epochs import EpochHistory
 
 _NO_ENTRIES: Final = BatchIndex()
@@ -143,8 +143,8 @@ class LogReader:
 
     @property
     def last_timestamp(self) -> TimestampUs:
-        """The largest timestamp of any batch, 0 if there is none."""
-        return max(segment.max_timestamp for segment in self.segments[-2:])
+        """The timestamp of the newest batch, 0 if there is none."""
+        return newest_timestamp(self.segments)
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
         """Return the epoch that wrote, or would write, ``offset``."""
@@ -395,4 +395,5 @@ def read_tail(log: LogReader, offset: Offset, end: Offset) -> tuple[BatchHeader,
     following = log.read(follows, 1, log.log_end_offset)
     if read_header(following).base != follows:
         raise PlanAgain(f"batch {follows} was joined with the one before")
-    return tail_of(frame, offset, first_timestamp(following))
+    # The following batch may be the one in which the stream's time falls.
+    return tail_of(frame, offset, max(read_header(frame).max_timestamp, first_timestamp(following)))

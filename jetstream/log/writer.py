@@ -43,7 +43,8 @@ class LogWriter:
     Invariants:
         L3: durable_end <= log_end_offset.
         L4: an appended batch begins at log_end_offset and carries last_epoch.
-        L5: timestamps never decrease from batch to batch.
+        L5: timestamps never decrease from batch to batch within a segment. An operator may have let the
+            stream's time fall; the first batch behind that begins a segment.
         L7: of a leader's groups, a follower has at most `FOLLOWED_GROUPS_MAX` written and not synced.
     """
 
@@ -99,7 +100,7 @@ class LogWriter:
         """Return whether `append_group` would write once at most: sync nothing, begin or replace no file."""
         size = sum(batch.size for batch in batches)
         goes_on = self.tail.goes_on and not self.markers.says_clean
-        return goes_on and not self.tail.roll_due(size, now, self.config)
+        return goes_on and not self.tail.roll_due(size, batches[0].max_timestamp, now, self.config)
 
     def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
         """As `only_writes`, of `append_sealed`."""
@@ -127,11 +128,14 @@ class LogWriter:
             end, epoch, time = reader.log_end_offset, reader.last_epoch, reader.last_timestamp
             assert first.base == end, f"L4: a batch at {first.base}, the log ends at {end}"
             assert first.leader_epoch == epoch, f"L4: a batch of epoch {first.leader_epoch}, not {epoch}"
-            assert first.max_timestamp >= time, (
+            if self.tail.roll_due(
+                sum(batch.size for batch in batches), first.max_timestamp, now, self.config
+            ):
+                self.roll()
+            assert first.max_timestamp >= time or self.tail.is_empty, (
                 f"L5: a batch from {first.max_timestamp}, the last from {time}"
             )
-            if self.tail.roll_due(sum(batch.size for batch in batches), now, self.config):
-                self.roll()
+            self.tail.begun_at = self.tail.begun_at or now
             self.markers.forget_clean_close()
             assert not self.markers.says_clean, f"W1: {reader.directory} is on record as closed"
             flags = self.tail.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
@@ -350,7 +354,8 @@ class LogWriter:
 def _check_follows(batches: Sequence[SealedBatch], end: Offset, reader: LogReader) -> None:
     epoch, time = reader.last_epoch, reader.last_timestamp
     for header, _ in batches:
-        if header.base != end or header.leader_epoch < epoch or header.max_timestamp < time:
+        is_earlier = header.max_timestamp < time and BatchFlags.ROLL not in header.flags
+        if header.base != end or header.leader_epoch < epoch or is_earlier:
             found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
             raise CorruptDataError(f"batch {found} does not follow offset {end} of epoch {epoch} from {time}")
         end, epoch, time = header.next, header.leader_epoch, header.max_timestamp

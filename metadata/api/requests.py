@@ -122,6 +122,12 @@ class SetTxidRequest(_Request):
     txid: Txid = Field(description="what the last one is to be; the next may be equal, or larger")
 
 
+class ResetStreamTimeRequest(_Request):
+    """Let the times of a stream's next records go on from the leader's clock, if they are ahead of it."""
+
+    name: StreamNameField
+
+
 class ClusterInfoRequest(_Request):
     """Ask for the nodes and how to reach them."""
 
@@ -286,6 +292,7 @@ Request = (
     | LookupStreamsRequest
     | TruncateStreamRequest
     | SetTxidRequest
+    | ResetStreamTimeRequest
     | ClusterInfoRequest
     | ReassignStreamRequest
     | ElectLeaderRequest
@@ -316,6 +323,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.lookup": LookupStreamsRequest,
     "stream.truncate": TruncateStreamRequest,
     "stream.set_txid": SetTxidRequest,
+    "stream.reset_time": ResetStreamTimeRequest,
     "stream.reassign": ReassignStreamRequest,
     "stream.elect": ElectLeaderRequest,
     "group.coordinator": FindCoordinatorRequest,

@@ -17,6 +17,7 @@ from metadata.api.group_responses import (
     ListGroupsResponse,
     ResetGroupResponse,
 )
+from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.api.response_base import ApiResponse, fitting_page
 from metadata.stream_config import DurationOrZero, Retention, StreamConfig
@@ -283,17 +284,6 @@ class TruncateStreamResponse(ApiResponse):
     )
 
 
-class SetTxidResponse(ApiResponse):
-    """The last txid, which is durable; no record before ``offset`` counts any more."""
-
-    name: str
-    offset: int = Field(description="the stream's end when it was set")
-    txid: int = Field(description="what was set")
-    last_txid: int = Field(
-        description="the last one now: larger, if a publisher has stored one at that offset or after it"
-    )
-
-
 class CursorInfo(ApiResponse):
     """Where a consumer reads on in a stream; everything is null if it has stored nothing."""
 
@@ -422,6 +412,7 @@ Response = (
     | LookupStreamsResponse
     | TruncateStreamResponse
     | SetTxidResponse
+    | ResetStreamTimeResponse
     | CursorInfo
     | ListCursorsResponse
     | CoordinatorInfo
@@ -446,6 +437,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.lookup": LookupStreamsResponse,
     "stream.truncate": TruncateStreamResponse,
     "stream.set_txid": SetTxidResponse,
+    "stream.reset_time": ResetStreamTimeResponse,
     "stream.reassign": MovesResponse,
     "stream.elect": ElectLeaderResponse,
     "group.coordinator": CoordinatorInfo,

@@ -24,6 +24,7 @@ from metadata.api.requests import (
     ReassignStreamRequest,
     RebalanceRequest,
     Request,
+    ResetStreamTimeRequest,
     RestoreStreamRequest,
     SetTxidRequest,
     StreamInfoRequest,
@@ -62,6 +63,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | DeleteStreamRequest(name=name)
             | TruncateStreamRequest(name=name)
             | SetTxidRequest(name=name)
+            | ResetStreamTimeRequest(name=name)
             | StreamInfoRequest(name=name)
         ):
             row = catalog.stream(StreamName(name))

@@ -230,6 +230,11 @@ def test_truncate_moves_the_start_and_not_beyond_what_is_committed(nats: str, st
     assert (gone.exit_code, gone.stdout) == (4, "")
 
 
+def test_reset_time_asks_first(nats: str, stream: str) -> None:
+    assert jetstream("stream", "reset-time", stream, nats=nats, given="n\n").exit_code == 1
+    assert "is not ahead of" in succeeded("stream", "reset-time", stream, "--yes", nats=nats)
+
+
 def test_delete_asks_first(nats: str, stream: str) -> None:
     kept = jetstream("stream", "delete", stream, nats=nats, given="n\n")
     assert kept.exit_code == 1

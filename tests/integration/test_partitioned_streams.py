@@ -206,6 +206,8 @@ def test_what_is_of_the_whole_and_what_is_of_one_partition_are_told_apart(tmp_pa
             alone = await request(client, "stream.update", name="orders/1", read_only=True)
             assert alone["config"]["read_only"] is True
             assert (await request(client, "stream.truncate", name="orders/1", before=0))["name"] == "orders/1"
+            assert code(await request(client, "stream.reset_time", name="orders")) == "stream_is_partitioned"
+            assert (await request(client, "stream.reset_time", name="orders/1"))["name"] == "orders/1"
             plain = {"name": "orders", "subject": "orders.>"}
             assert code(await request(client, "stream.create", **plain)) == "stream_exists"
             await request(client, "stream.create", name="plain", subject="plain.>")

@@ -6,6 +6,7 @@ from typing import overload
 from envelope.errors import RequestError
 from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.nodes.request_api import NatsRequests
+from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.responses import (
     CreatePartitionedStreamResponse,
     CreateStreamResponse,
@@ -14,7 +15,6 @@ from metadata.api.responses import (
     ListStreamsResponse,
     LookupStreamsResponse,
     PartitionedStreamInfo,
-    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TruncateStreamResponse,
@@ -161,3 +161,7 @@ class Streams:
         publishes the ones that are too large; the answer says which one is the last.
         """
         return await self._requests.ask("stream.set_txid", {"name": name, "txid": txid}, SetTxidResponse)
+
+    async def reset_time(self, name: str) -> ResetStreamTimeResponse:
+        """Let the times of a stream's next records go on from its leader's clock, if they are ahead of it."""
+        return await self._requests.ask("stream.reset_time", {"name": name}, ResetStreamTimeResponse)

@@ -19,6 +19,7 @@ class BlockingStreams(Facade[Streams]):
     lookup = awaited(Streams.lookup)
     truncate = awaited(Streams.truncate)
     set_txid = awaited(Streams.set_txid)
+    reset_time = awaited(Streams.reset_time)
 
 
 class BlockingCursors(Facade[Cursors]):

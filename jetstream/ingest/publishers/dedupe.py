@@ -292,6 +292,18 @@ class DedupeWindow:
         while len(generations) > 1 and self._is_forgotten(generations[-1]):
             generations.pop()
 
+    def fall_back(self, now: TimestampUs) -> None:
+        """Let the log's time go on from ``now``: no name counts as newer, and the windows begin there."""
+        if self._expired_us > now - self._window_us:
+            self._forgotten_us = now  # at most: some of what has expired may be found again
+        self._expired_us = min(self._expired_us, now - self._window_us)
+        self._forgotten_us = min(self._forgotten_us, now)
+        for generation in self._newest_first:
+            timestamps = generation.timestamps
+            newer = bisect_right(timestamps, now)
+            timestamps[newer:] = array("q", [now]) * (len(timestamps) - newer)
+        self.fates.fall_back(now)
+
     def _number_from(self, offset: Offset) -> int:
         """Return how many names came before the first one at ``offset`` or after."""
         for generation in self._newest_first:

@@ -159,7 +159,7 @@ class PublisherHistory:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
         self.end_step(end)
-        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        follow_time(self, last_timestamp)
 
     def replay(
         self,
@@ -178,8 +178,7 @@ class PublisherHistory:
         if records.num_rows == 0:
             return ()
         last_row = records.num_rows - 1
-        last_timestamp = TimestampUs(records["timestamp"][last_row].value)
-        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        follow_time(self, TimestampUs(records["timestamp"][last_row].value))
         if records["txid"].null_count < records.num_rows:
             has_one = records["txid"].is_valid()
             offset, txid = (records[name].filter(has_one)[-1].as_py() for name in ("offset", "txid"))
@@ -223,7 +222,7 @@ class PublisherHistory:
         if log_end_offset < self.end and self._step_at(log_end_offset) is None:
             return False
         # The windows are shorter by so much. A clock that was wrong may have let all of them expire.
-        shortened_us = self.last_timestamp - last_timestamp
+        shortened_us = abs(self.last_timestamp - last_timestamp)
         windows_us = [window for window in (self.dedupe.window_us, self.sessions.window_us) if window]
         return shortened_us * _SHORTENED_MAX <= min(windows_us)
 
@@ -295,3 +294,15 @@ class PublisherHistory:
                 self.store(place, step)
         self.expire(TimestampUs(timestamps[-1]))
         return places
+
+
+def follow_time(history: PublisherHistory, timestamp: TimestampUs) -> None:
+    """Let the log's time go on from ``timestamp``, also if that is earlier.
+
+    Then the records so far count as of then at the latest: their names and sessions stay for a window from
+    there on. Names that the time before has let expire may be forgotten.
+    """
+    if timestamp < history.last_timestamp:
+        history.dedupe.fall_back(timestamp)
+        history.sessions.fall_back(timestamp)
+    history.last_timestamp = timestamp

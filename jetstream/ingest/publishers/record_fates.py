@@ -101,6 +101,13 @@ class RecordFates:
         self.held = late[0].first if late else self.uncommitted
         assert self.held <= self.uncommitted, f"D5: held from {self.held}, unknown from {self.uncommitted}"
 
+    def fall_back(self, now: TimestampUs) -> None:
+        """Let the log's time go on from ``now``: what came later counts as of then."""
+        self._uncommitted_since = min(self._uncommitted_since, now)
+        self.late = deque(
+            LateCommit(late.first, min(late.began, now), min(late.at, now)) for late in self.late
+        )
+
     def overdue(self, last_timestamp: TimestampUs) -> Offset | None:
         """Return from where on names are held, if the first `is_old` in a log with that last timestamp.
 

@@ -79,6 +79,7 @@ class PublisherSessions:
         self._expired_us = _BEFORE_ALL
         self._held = _AFTER_ALL  # sessions whose last record is there or after do not expire
         self._pushed_out_us = _BEFORE_ALL
+        self._newest_us = _BEFORE_ALL
 
     def __len__(self) -> int:
         return len(self._oldest_first)
@@ -117,6 +118,9 @@ class PublisherSessions:
     def store(self, stored: StoredPlace) -> None:
         """Take in a record; one with a number that is not above its session's last changes nothing."""
         (session, sequence, after), offset, timestamp = stored
+        if timestamp < self._newest_us:
+            self.fall_back(timestamp)
+        self._newest_us = timestamp
         before = self.find(session)
         if before is not None and before.timestamp <= timestamp - self._window_us:
             before = None  # expired before this one began it anew
@@ -158,6 +162,15 @@ class PublisherSessions:
                 self._pushed_out_us = last.timestamp
             assert last.offset < uncommitted, f"D6: {last} leaves, unknown from {uncommitted}"
             sessions.popitem(last=False)
+
+    def fall_back(self, now: TimestampUs) -> None:
+        """Let the log's time go on from ``now``: no session counts as used later."""
+        self._newest_us = now
+        self._expired_us = min(self._expired_us, now - self._window_us)
+        self._pushed_out_us = min(self._pushed_out_us, now)
+        for session, last in self._oldest_first.items():
+            if last.timestamp > now:
+                self._oldest_first[session] = last._replace(timestamp=now)
 
     def copy(self) -> "PublisherSessions":
         """Return another one that knows the same sessions."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from envelope.types import Offset, TimestampUs
 from jetstream.log.segments.log_config import CompactionConfig
-from jetstream.log.segments.segment import Segment
+from jetstream.log.segments.segment import Segment, newest_in, newest_timestamp
 from jetstream.log.state.compaction_state import CompactionState
 
 _NOTHING: Final = Offset(0)
@@ -97,14 +97,14 @@ def cleanable(
 ) -> tuple[Segment, ...]:
     """Return the segments that may be cleaned, oldest first; never the one that holds the last record."""
     log_end_offset = segments[-1].next
-    youngest = max(segment.max_timestamp for segment in segments[-2:]) - config.lag_us
+    youngest = newest_timestamp(segments) - config.lag_us
     return tuple(
         takewhile(
             lambda segment: (
                 segment.sealed
                 and segment.next <= high_watermark
                 and segment.next < log_end_offset
-                and segment.max_timestamp <= youngest
+                and newest_in(segments, segment) <= youngest
             ),
             dropwhile(lambda segment: border is not None and segment.base < border, segments[:-1]),
         )

@@ -13,7 +13,7 @@ from typing import Final
 from envelope.limits import KIB
 from envelope.types import Offset, TimestampUs
 from jetstream.log.segments.index import BatchIndex
-from jetstream.log.segments.segment import Segment
+from jetstream.log.segments.segment import Segment, newest_in
 
 SMALL_BATCH_BYTES: Final = 64 * KIB
 """Segments with larger batches, in the mean, stay: merging them would save next to nothing."""
@@ -42,7 +42,7 @@ def is_waiting(segments: Sequence[Segment], looked_at_end: Offset, cold_end: Tim
     Called for every stream all the time; nearly always nothing is due.
     """
     row = _first_after(segments, looked_at_end)
-    return row < len(segments) - 1 and segments[row].max_timestamp <= cold_end
+    return row < len(segments) - 1 and newest_in(segments, segments[row]) <= cold_end
 
 
 def due_segments(
@@ -59,7 +59,7 @@ def due_segments(
     found: list[Segment] = []
     end = min(bounds.high_watermark, bounds.min_synced_end)
     for segment in segments[_first_after(segments, looked_at_end) : -1]:
-        is_cold = segment.max_timestamp <= bounds.now - after_us
+        is_cold = newest_in(segments, segment) <= bounds.now - after_us
         if not (segment.sealed and is_cold and segment.next <= end):
             break
         found.append(segment)

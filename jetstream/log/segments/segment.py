@@ -49,6 +49,22 @@ def _open_present(disk: Disk, temporary_path: str | None, path: str) -> File:
     return disk.open(path)
 
 
+def newest_timestamp(segments: "Sequence[Segment]") -> TimestampUs:
+    """Return the timestamp of a log's newest batch, 0 if there is none; only the last one may be empty."""
+    return segments[-1].max_timestamp or segments[-2:][0].max_timestamp
+
+
+def newest_in(segments: "Sequence[Segment]", segment: "Segment") -> TimestampUs:
+    """Return an upper bound of the time of a segment's newest record.
+
+    Where the stream's time has fallen, the segments before are no younger than those behind.
+    """
+    own = segment.max_timestamp
+    if own <= newest_timestamp(segments):
+        return own
+    return min(each.max_timestamp or own for each in segments if each.base >= segment.base)
+
+
 class PlanAgain(UnavailableError):
     """The segments a read was planned by have changed; the data is there, plan the read again."""
 

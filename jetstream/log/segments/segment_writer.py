@@ -23,9 +23,10 @@ class SegmentWriter:
 
     Attributes:
         segment: the active one; sealed only between `seal` and `start`, and after a damaged end.
+        begun_at: wall clock when this node first appended to it as leader, None before that.
     """
 
-    __slots__ = ("_directory", "_disk", "_file", "segment")
+    __slots__ = ("_directory", "_disk", "_file", "begun_at", "segment")
 
     def __init__(self, disk: Disk, directory: str, segment: Segment, file: File | None) -> None:
         """Own ``segment`` and its open file; there is no file if nothing can be appended."""
@@ -33,6 +34,7 @@ class SegmentWriter:
         self._directory = directory
         self._file = file
         self.segment = segment
+        self.begun_at: TimestampUs | None = None
 
     @property
     def file(self) -> File:
@@ -50,15 +52,19 @@ class SegmentWriter:
         """Whether the next batch may be just one more in the active segment."""
         return self._file is not None and not self.segment.sealed and not self.is_empty
 
-    def roll_due(self, size: int, now: TimestampUs, config: LogConfig) -> bool:
-        """Return whether ``size`` more bytes must begin a new segment."""
+    def roll_due(self, size: int, timestamp: TimestampUs, now: TimestampUs, config: LogConfig) -> bool:
+        """Return whether ``size`` more bytes, of records from ``timestamp``, must begin a new segment.
+
+        Records whose time falls do: within a segment it never does. The age of a segment whose first record
+        was ahead of the clock counts from the first append.
+        """
         segment = self.segment
         if segment.sealed or self.is_empty:
             return segment.sealed
-        if segment.size + size > config.segment_bytes:
+        if segment.size + size > config.segment_bytes or timestamp < segment.max_timestamp:
             return True
         assert segment.index is not None, "the active segment's index is loaded"
-        first_at = segment.index.timestamps[0]
+        first_at = min(segment.index.timestamps[0], self.begun_at or now)
         return config.segment_age_us is not None and now - first_at >= config.segment_age_us
 
     def expired(self, now: TimestampUs, config: LogConfig) -> bool:
@@ -137,7 +143,7 @@ class SegmentWriter:
             file.close()
             raise
         self.close()
-        self.segment, self._file = segment, file
+        self.segment, self._file, self.begun_at = segment, file, None
         return segment
 
     def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...], file: File) -> None:
@@ -155,7 +161,7 @@ class SegmentWriter:
             remove(self._disk, segment)
             self._disk.sync_dir(self._directory)
         segments[len(left) - 1].retire(is_replaced=True)
-        self.segment = segment = left[-1]
+        self.segment, self.begun_at = (segment := left[-1]), None
         remove_index(self._disk, segment.index_path)
         self._disk.sync_dir(self._directory)
         file.truncate(segment.size)

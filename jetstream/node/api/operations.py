@@ -28,6 +28,7 @@ from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.upload_round import truncate_before
 from jetstream.protocol.requests import PROTOCOL_VERSION
+from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
@@ -38,6 +39,7 @@ from metadata.api.requests import (
     ListStreamsRequest,
     LookupStreamsRequest,
     Request,
+    ResetStreamTimeRequest,
     RestoreStreamRequest,
     SetTxidRequest,
     StreamChange,
@@ -54,12 +56,12 @@ from metadata.api.responses import (
     NodeInfo,
     NodeRole,
     Response,
-    SetTxidResponse,
     StreamInfo,
     StreamState,
     TruncateStreamResponse,
     UpdateStreamResponse,
     list_page,
+    utc,
 )
 from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
@@ -168,9 +170,16 @@ class ApiOperations:
                 assert_never(request)
 
     def _survey(
-        self, request: StreamInfoRequest | ListStreamsRequest | LookupStreamsRequest | ClusterInfoRequest
+        self,
+        request: StreamInfoRequest
+        | ListStreamsRequest
+        | LookupStreamsRequest
+        | ClusterInfoRequest
+        | ResetStreamTimeRequest,
     ) -> Response:
         match request:
+            case ResetStreamTimeRequest(name=name):
+                return _time_reset(*self._led(name))
             case StreamInfoRequest():
                 return self._info(self._known(request.name))
             case ListStreamsRequest():
@@ -412,3 +421,11 @@ def _listed(request: ListStreamsRequest, catalog: Catalog, streams: NodeStreams)
     ]
     summaries = (stream_summary(stream, streams) for stream in matching[request.offset :])
     return list_page(request, len(matching), summaries)
+
+
+def _time_reset(replica: StreamReplica, leading: LeadingStream) -> ResetStreamTimeResponse:
+    before, now = leading.reset_time()
+    if now != before:
+        text = "time of stream reset stream=%s before=%s now=%s"
+        _log.warning(text, replica.name, utc(before), utc(now))
+    return ResetStreamTimeResponse(name=replica.name, before=utc(before), time=utc(now))

@@ -22,6 +22,7 @@ from metadata.api.requests import (
     ElectLeaderRequest,
     ReassignStreamRequest,
     Request,
+    ResetStreamTimeRequest,
     RestoreStreamRequest,
     SetTxidRequest,
     StreamInfoRequest,
@@ -65,6 +66,7 @@ _StreamRequest = (
     | StreamInfoRequest
     | TruncateStreamRequest
     | SetTxidRequest
+    | ResetStreamTimeRequest
     | ReassignStreamRequest
     | ElectLeaderRequest
 )

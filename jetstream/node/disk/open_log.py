@@ -208,7 +208,7 @@ class OpenedLog:
         self, dedupe: DedupeWindow, sessions: PublisherSessions, overdue: Offset | None = None
     ) -> tuple[PublisherHistory, PublisherStateFile]:
         log = self.log
-        history = PublisherHistory(dedupe, last_timestamp=log.reader.last_timestamp, sessions=sessions)
+        history = PublisherHistory(dedupe, sessions=sessions)
         noted = read_note(self._disk, log.directory)
         was_cut = noted.last.end > log.log_end_offset
         if not was_cut:
@@ -231,11 +231,14 @@ class OpenedLog:
             else:
                 history.replay(header.base, header.next, header.leader_epoch, decode(frame)[1], unnoted)
         history.end = log.log_end_offset
+        history.last_timestamp = log.reader.last_timestamp
         history.let_go(unnoted)  # so that the note's sessions do not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = history.txid if was_cut and history.txid is not None else later(noted.last.txid, history.txid)
         history.txid = txid
+        if history.last_timestamp:  # the note may be of a time that was ahead
+            sessions.fall_back(history.last_timestamp)
         sessions.expire(log.reader.last_timestamp, dedupe.fates.held, dedupe.fates.uncommitted)
         latest = LastTxid(log.log_end_offset, txid)
         note = PublisherStateFile(

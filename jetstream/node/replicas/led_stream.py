@@ -6,9 +6,9 @@ from functools import partial
 from envelope.errors import JetstreamError
 from envelope.internal_streams import is_group_shard
 from envelope.subjects import overlap
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.ingest.messages import MessageBlock
-from jetstream.ingest.publishers.history import TxidMark
+from jetstream.ingest.publishers.history import TxidMark, follow_time
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.routes import REFUSALS
 from jetstream.node.nats.subscriptions import Subscription
@@ -139,6 +139,21 @@ class LeadingStream:
         """
         await self._disk.call(partial(self.context.upkeep.truncate_before, offset))
         self.log_start_moved()
+
+    def reset_time(self) -> tuple[TimestampUs, TimestampUs]:
+        """Let the times of the next records go on from the clock, if they are ahead of it.
+
+        Each record behind the next group has that group's time on disk. Until it is stored, the end of the
+        reign, or a refused append before it, undoes this.
+
+        Returns:
+            The stream's time before, and now.
+        """
+        history, now = self.context.opened.history, self._clock.wall()
+        before = history.last_timestamp
+        if now < before:
+            follow_time(history, now)
+        return before, history.last_timestamp
 
     def log_start_moved(self) -> None:
         """Notify the followers of the log start, below which they drop their records."""

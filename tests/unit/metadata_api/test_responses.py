@@ -15,6 +15,7 @@ from envelope.errors import (
     registry,
 )
 from envelope.types import TimestampUs
+from metadata.api.repair_responses import SetTxidResponse
 from metadata.api.requests import REQUESTS, ListStreamsRequest
 from metadata.api.responses import (
     RESPONSES,
@@ -27,7 +28,6 @@ from metadata.api.responses import (
     NodeInfo,
     OffsetRange,
     PossibleGap,
-    SetTxidResponse,
     StreamInfo,
     StreamSummary,
     TierInfo,

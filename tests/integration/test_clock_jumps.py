@@ -1,0 +1,130 @@
+"""A node whose wall clock is ahead for a moment: what it tells, what an operator mends, what stays."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import jetstream
+from envelope.limits import SEGMENT_BYTES_MIN
+from envelope.types import MonotonicNs, TimestampUs
+from jetstream.client.connection import JetstreamClient
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
+from jetstream.node.node import Node
+from jetstream.node.runtime.clock import SystemClock
+from tests.support.nodes import nats_and_node, node_config, run
+from tests.support.pauses import pause
+from tests.support.scraping import metrics
+
+YEARS = timedelta(days=9 * 365)
+YEARS_US = YEARS // timedelta(microseconds=1)
+AHEAD = ("jetstream_stream_time_ahead_seconds", ("orders",))
+HELD_BACK = ("jetstream_retention_held_back_seconds", ())
+SETTINGS: dict[str, object] = {"http": {"port": 0}, "maintenance_interval": 0.02}
+
+
+@dataclass(slots=True)
+class WrongClock:
+    """The machine's clocks, with the wall clock ahead by as much as the test likes, and time that passes."""
+
+    ahead_us: int = 0
+    passed_us: int = 0
+
+    def wall(self) -> TimestampUs:
+        return TimestampUs(SystemClock().wall() + self.ahead_us + self.passed_us)
+
+    def monotonic(self) -> MonotonicNs:
+        return MonotonicNs(SystemClock().monotonic() + self.passed_us * 1000)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await pause()
+
+
+def test_an_operator_lets_the_time_of_a_stream_fall_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, everything = WrongClock(), [b"right", b"ahead", b"stands still", b"new"]
+
+    async def fallen(js: JetstreamClient, node: Node) -> datetime:
+        """Return the time of the stream before it fell."""
+        await js.streams.create("orders", "orders.>")
+        await js.publish("orders.a", b"right", message_id="right")
+        clock.ahead_us = YEARS_US
+        await js.publish("orders.a", b"ahead", message_id="ahead")
+        clock.ahead_us = 0
+        await js.publish("orders.a", b"stands still")
+        await until(lambda: "time of stream ahead of clock" in caplog.text)
+        assert (await metrics(node))[AHEAD] > YEARS.total_seconds() - 60
+        assert (await js.streams.info("orders")).time_ahead > YEARS - timedelta(minutes=1)
+
+        done = await js.streams.reset_time("orders")
+        assert done.before - done.time > YEARS - timedelta(minutes=1)
+        assert (await metrics(node))[AHEAD] == 0
+        await until(lambda: "time of stream no longer ahead" in caplog.text)
+        assert caplog.text.count("time of stream ahead of clock") == 1
+        nothing = await js.streams.reset_time("orders")
+        assert nothing.before == nothing.time == done.time
+        assert (await js.publish("orders.a", b"ahead", message_id="ahead")).duplicate
+        await js.publish("orders.a", b"new", message_id="new")
+        return done.before
+
+    async def check(js: JetstreamClient, before: datetime, ahead: datetime) -> None:
+        for message_id in ("ahead", "new"):
+            assert (await js.publish("orders.a", b"repeated", message_id=message_id)).duplicate
+        assert (await js.streams.info("orders")).time_ahead == timedelta(0)
+        for start, count in ((before, 4), (ahead, 3)):  # the first one in the order of the log
+            async with js.read("orders", start=start) as records:
+                assert [record.value async for record in records] == everything[-count:]
+
+    async def scenario() -> None:
+        begun = datetime.now(UTC) - timedelta(seconds=1)
+        async with EmbeddedNatsServer(tmp_path / "nats") as server:
+            config = node_config(tmp_path / "data", server.url, **SETTINGS)
+            async with Node(config, clock) as node, jetstream.connect(server.url) as js:
+                ahead = await fallen(js, node)
+                await check(js, begun, ahead)
+            async with Node(config, clock), jetstream.connect(server.url) as js:
+                await check(js, begun, ahead)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+
+
+def test_retention_by_age_takes_nothing_while_the_clock_is_ahead_for_a_moment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        clock = WrongClock()
+        async with (
+            nats_and_node(tmp_path, clock, **SETTINGS) as (url, node),
+            jetstream.connect(url) as js,
+        ):
+            day = timedelta(days=1)
+            await js.streams.create(
+                "orders", "orders.>", retention={"age": day}, segment_bytes=SEGMENT_BYTES_MIN
+            )
+            count = 0
+            stream = node.stream("orders")
+            assert stream is not None
+            while len(stream.log.reader.segments) < 3:
+                await js.publish("orders.a", b"x" * 10_000)
+                count += 1
+            clock.ahead_us = YEARS_US
+            await until(lambda: "clock jumped ahead" in caplog.text)
+            assert (await metrics(node))[HELD_BACK] > YEARS.total_seconds() - 60
+            clock.ahead_us = 0
+            await until(lambda: "clock is believed again" in caplog.text)
+            assert (await metrics(node))[HELD_BACK] == 0
+            assert (stream.log.log_start_offset, stream.log.log_end_offset) == (0, count)
+            clock.passed_us = 2 * day // timedelta(microseconds=1)
+            await until(lambda: stream.log.log_start_offset == count)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
