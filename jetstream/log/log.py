@@ -47,14 +47,25 @@ class Log:
         compaction: the recorded progress of compaction; another object after every cut.
         rewritten_end: below it all segments have been looked at by the sealed rewrite.
         recovery: the report of the opening.
+        found_until: timestamp of the newest batch that the opening found; 0: there was none.
     """
 
-    __slots__ = ("_disk", "compaction", "directory", "reader", "recovery", "rewritten_end", "writer")
+    __slots__ = (
+        "_disk",
+        "compaction",
+        "directory",
+        "found_until",
+        "reader",
+        "recovery",
+        "rewritten_end",
+        "writer",
+    )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery: Recovery) -> None:
         self._disk = disk
         self.directory = directory
         self.reader = reader = LogReader(directory, recovery.segments)
+        self.found_until = reader.last_timestamp
         reader.log_start_offset = recovery.log_start_offset
         reader.log_end_offset = recovery.log_end_offset
         reader.corrupt_ranges = recovery.corrupt_ranges

@@ -17,6 +17,7 @@ from envelope.types import Offset
 from jetstream.log.log import Log
 from jetstream.log.state.checkpoint import CHECKPOINT_FILE
 from jetstream.log.state.epochs import EPOCHS_FILE
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.tiers.upload_round import TierProgress, TierTurn, truncate_before
 from jetstream.tier.restore import all_remains
 from metadata.catalog.catalog import Catalog
@@ -276,7 +277,9 @@ def test_a_deposed_leader_deletes_and_names_nothing_of_its_successor() -> None:
                 with pytest.raises(Fenced):
                     await deposed.turn()
                 deposed.progress = TierProgress(deposed.leader_epoch)
-                await TierTurn(deposed, deposed.progress, deposed.tier, deposed.clock)._collect()
+                await TierTurn(
+                    deposed, deposed.progress, deposed.tier, RemovalClock(deposed.clock)
+                )._collect()
                 assert before.items() <= objects.objects.items(), "the successor's objects are there"
                 assert len(await leader.read()) == 12
                 leader.publish(4)
@@ -302,7 +305,7 @@ def test_an_upload_without_an_answer_from_the_catalogue_is_not_collected() -> No
             assert named is not None
             stored = set(objects.objects)
             assert f"bucket/{named.manifest}" in stored
-            await TierTurn(world, world.progress, world.tier, world.clock)._collect()
+            await TierTurn(world, world.progress, world.tier, RemovalClock(world.clock))._collect()
             assert set(objects.objects) == stored
             world.answers_get_lost = False
             with pytest.raises(Fenced):  # it has not heard of its own mark yet

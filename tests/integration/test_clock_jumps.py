@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ import jetstream
 from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import MonotonicNs, TimestampUs
 from jetstream.client.connection import JetstreamClient
+from jetstream.log.log import Log
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from jetstream.node.runtime.clock import SystemClock
+from jetstream.node.runtime.removal_clock import HOLD_NS
 from tests.support.nodes import nats_and_node, node_config, run
 from tests.support.pauses import pause
 from tests.support.scraping import metrics
@@ -39,6 +42,10 @@ class WrongClock:
 
     def monotonic(self) -> MonotonicNs:
         return MonotonicNs(SystemClock().monotonic() + self.passed_us * 1000)
+
+
+def has_lost(log: Log) -> bool:
+    return log.log_start_offset > 0
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -128,3 +135,31 @@ def test_retention_by_age_takes_nothing_while_the_clock_is_ahead_for_a_moment(
 
     with caplog.at_level(logging.WARNING):
         run(scenario())
+
+
+def test_a_node_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock, rules = WrongClock(), {"retention": {"age": timedelta(days=1)}, "segment_bytes": 65536}
+        async with EmbeddedNatsServer(tmp_path / "nats") as server:
+            config = node_config(tmp_path / "data", server.url, **SETTINGS)
+            async with Node(config, clock), jetstream.connect(server.url) as js:
+                await js.streams.create("orders", "orders.>", **rules)
+                for _ in range(12):
+                    await js.publish("orders.a", b"x" * 10_000)
+            clock.ahead_us = YEARS_US
+            async with Node(config, clock) as node, jetstream.connect(server.url) as js:
+                orders = node.stream("orders")
+                assert orders is not None
+                assert len(orders.log.reader.segments) > 1
+                for name in ("one", "two"):  # passes of retention come to an end meanwhile
+                    await js.streams.create(name, f"{name}.>", **{**rules, "retention": {"messages": 1}})
+                    for _ in range(12):
+                        await js.publish(f"{name}.a", b"x" * 10_000)
+                    marker = node.stream(name)
+                    assert marker is not None
+                    await until(partial(has_lost, marker.log))
+                assert orders.log.log_start_offset == 0
+                clock.passed_us += HOLD_NS // 1000
+                await until(lambda: orders.log.log_start_offset == 12)
+
+    run(scenario())

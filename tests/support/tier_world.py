@@ -22,6 +22,7 @@ from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.log import Log
 from jetstream.log.segments.log_config import LogConfig
 from jetstream.node.replicas.context import ClusterServices, NoSessions
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.runtime.timers import Timers
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiered_stream import Readable, TieredStream
@@ -142,7 +143,7 @@ class TierWorld:
 
     async def turn(self) -> None:
         """Do all that is due; whatever fails is raised."""
-        while await TierTurn(self, self.progress, self.tier, self.clock).run():
+        while await TierTurn(self, self.progress, self.tier, RemovalClock(self.clock)).run():
             pass
 
     async def turn_until_quiet(self) -> None:

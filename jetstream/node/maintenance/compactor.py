@@ -14,8 +14,8 @@ from jetstream.log.state.compaction_state import CompactionState
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.maintenance.unreadable_segments import UnreadableSegments
 from jetstream.node.replicas.replica import StreamReplica
-from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.paced_thread import PacedThread
+from jetstream.node.runtime.removal_clock import RemovalClock
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class CompactionCounters:
 class Compactor:
     """Compacts a stream when it is due."""
 
-    def __init__(self, disk: Disk, disk_thread: DiskThread, clock: Clock, thread: PacedThread) -> None:
+    def __init__(self, disk: Disk, disk_thread: DiskThread, clock: RemovalClock, thread: PacedThread) -> None:
         self.counters = CompactionCounters()
         self._disk = disk
         self._disk_thread = disk_thread
@@ -78,7 +78,8 @@ class Compactor:
             if run.unreadable is not None:
                 self._unreadable.add(stream, run.unreadable)
             raise
-        outcome = run.outcome(state, bounds.now)
+        # Not the time that removal goes by: from a later one on tombstones wait longer, never shorter.
+        outcome = run.outcome(state, self._clock.clock.wall())
         state = await self._disk_thread.call(partial(upkeep.note_compaction, state, outcome))
         self._detours[stream] = run.detour(state)
         self.counters.passes += 1

@@ -6,7 +6,7 @@ anybody's acks.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -65,8 +65,8 @@ class Housekeeper:
             await asyncio.sleep(interval.total_seconds())
             self._warn_of_clocks()
             due = [s for s in self._streams if s.leading is not None and s.context.upkeep.retention_due()]
-            now = self._clock.wall()
-            await self._upkeep(due, partial(_retain, now))
+            times = {s.context.upkeep: self._clock.wall_for(s.log.found_until) for s in due}
+            await self._upkeep(due, partial(_retain, times))
             for stream in due:
                 if stream.leading is not None:
                     stream.leading.log_start_moved()
@@ -93,8 +93,8 @@ class Housekeeper:
                     _log.error("upkeep failed stream=%s error=%r runbook=RB-01", stream.name, error)
 
 
-def _retain(now: TimestampUs, upkeep: Upkeep) -> None:
-    upkeep.apply_retention(now)
+def _retain(times: Mapping[Upkeep, TimestampUs], upkeep: Upkeep) -> None:
+    upkeep.apply_retention(times[upkeep])
 
 
 def _each(

@@ -22,7 +22,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.types import Incarnation, MonotonicNs
-from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.upload_round import LedStream, TierProgress, TierTurn, silence
 from jetstream.tier.retries import failed_again
@@ -40,7 +40,7 @@ class Tiering:
     def __init__(
         self,
         tier: Tier,
-        clock: Clock,
+        clock: RemovalClock,
         streams: Iterable[LedStream],
         retry_removals: Callable[[], None],
     ) -> None:

@@ -19,7 +19,7 @@ from jetstream.log.log import Log
 from jetstream.log.segments.retention import Retained, retained_start
 from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.open_log import total_retention
-from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiered_stream import TieredStream
 from jetstream.tier.manifest import TieredSegment, TierManifest
@@ -136,7 +136,7 @@ class TierTurn:
     stream: LedStream
     progress: TierProgress
     tier: Tier
-    clock: Clock
+    clock: RemovalClock
 
     async def run(self) -> bool:
         """Do what is due; return whether more is.
@@ -236,7 +236,7 @@ class TierTurn:
             incarnation=self.stream.incarnation,
             version=mark.version,
             leader_epoch=self._epoch,
-            written_at=self.clock.wall(),
+            written_at=self.clock.clock.wall(),
             config=self.stream.config,
             start=mark.end,
             end=mark.end,
@@ -249,7 +249,8 @@ class TierTurn:
         local = [segment for segment in segments if segment.next > mark.end] or segments[-1:]
         held: list[Retained] = [*manifest.kept(mark.start), *local]
         rules = total_retention(stream.config)
-        start = retained_start(held, stream.high_watermark, self.clock.wall(), rules)
+        now = self.clock.wall_for(stream.log.found_until)
+        start = retained_start(held, stream.high_watermark, now, rules)
         return mark if start <= mark.start else await let_go_before(stream, mark, start)
 
     def _due(self, mark: TierMark) -> tuple[Segment, ...]:
@@ -308,7 +309,7 @@ class TierTurn:
             name=stream.name,
             incarnation=stream.incarnation,  # of a stream that was made again the list is an earlier life's
             leader_epoch=self._epoch,
-            written_at=self.clock.wall(),
+            written_at=self.clock.clock.wall(),
             config=stream.config,
         )
         self._check()

@@ -82,6 +82,20 @@ def test_a_clock_that_is_set_back_is_believed_at_once() -> None:
     assert removal.wall() == NOW - YEAR
 
 
+def test_as_the_node_starts_a_log_goes_on_from_its_newest_record() -> None:
+    """Nothing tells then whether the clock is right."""
+    clock = SetClock()
+    removal, found = RemovalClock(clock), TimestampUs(NOW - YEAR)
+    assert removal.wall_for(found) == found + JUMP_US
+    assert removal.wall_for(TimestampUs(NOW - 1)) == NOW, "a stream that is in use waits for nothing"
+    assert removal.wall_for(TimestampUs(NOW + YEAR)) == NOW
+    assert removal.wall_for(TimestampUs(0)) == NOW, "a stream that is new has no record before"
+    clock.run(HOLD_NS - 1000)
+    assert removal.wall_for(found) == found + JUMP_US + HOLD_NS // 1000 - 1
+    clock.run(1000)
+    assert removal.wall_for(found) == clock.wall_us
+
+
 readings = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 2 * HOLD_NS), st.integers(0, 10 * PASS_NS)),

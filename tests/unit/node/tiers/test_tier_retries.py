@@ -9,6 +9,7 @@ import pytest
 
 from envelope.errors import TierUnavailable
 from envelope.types import MonotonicNs
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.tiers.tiering import Tiering
 from jetstream.tier.manifest import TieredSegment
 from jetstream.tier.retries import failed_again
@@ -42,7 +43,7 @@ async def check_pauses(
 
 
 def tiering_of(world: TierWorld) -> Tiering:
-    return Tiering(world.tier, world.clock, [world], lambda: None)
+    return Tiering(world.tier, RemovalClock(world.clock), [world], lambda: None)
 
 
 def test_uploads_pause_for_longer_and_longer_but_a_minute_at_most_and_anew_after_a_success() -> None:
@@ -97,7 +98,7 @@ def test_the_loop_leaves_a_store_alone_that_failed_and_goes_on_when_the_pause_is
             asyncio.TaskGroup() as tasks,
         ):
             world.publish(4)
-            tiering = Tiering(world.tier, world.clock, [world], count_round)
+            tiering = Tiering(world.tier, RemovalClock(world.clock), [world], count_round)
             loop = tasks.create_task(tiering.run(timedelta(0)))
             await until(lambda: world.tiered.problem is not None)
             objects.is_down = False

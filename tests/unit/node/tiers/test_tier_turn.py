@@ -9,6 +9,7 @@ import pytest
 from envelope.errors import StreamOffline
 from envelope.types import MonotonicNs, Offset
 from jetstream.log.format.batch import encode
+from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.tiers.upload_round import SILENT_NS, TierTurn, silence, truncate_before
 from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.catalog import Catalog
@@ -122,7 +123,7 @@ def test_retention_alone_asks_the_store_for_nothing() -> None:
             world.publish(6)
             apply(known, update(retention={"messages": 3}))
             asked = len(objects.trace)
-            turn = TierTurn(world, world.progress, world.tier, world.clock)
+            turn = TierTurn(world, world.progress, world.tier, RemovalClock(world.clock))
             await turn.retain()
             assert world.log.log_start_offset == 0, "what is in the store is not known yet"
             assert len(objects.trace) == asked
