@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 import jetstream
+from envelope.errors import JetstreamError
 from envelope.limits import SEGMENT_BYTES_MIN
 from envelope.types import MonotonicNs, TimestampUs
+from jetstream import PublishAck
 from jetstream.client.connection import JetstreamClient
 from jetstream.log.log import Log
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.removal_clock import HOLD_NS
+from jetstream.node.settings.node_config import load_config
+from metadata.api.responses import StreamInfo
+from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import nats_and_node, node_config, run
 from tests.support.pauses import pause
 from tests.support.scraping import metrics
@@ -163,3 +168,69 @@ def test_a_node_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour(tmp
                 await until(lambda: orders.log.log_start_offset == 12)
 
     run(scenario())
+
+
+async def running(node: Node, leaves: asyncio.Event) -> None:
+    async with node:
+        await leaves.wait()
+
+
+async def published(js: JetstreamClient, value: bytes, message_id: str) -> PublishAck:
+    """Publish until a leader answers."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await js.publish("orders.a", value, message_id=message_id)
+            except JetstreamError:
+                await pause()
+
+
+def test_the_next_leader_goes_on_from_the_time_that_has_fallen(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EmbeddedNatsServer(tmp_path / "nats") as server, asyncio.TaskGroup() as tasks:
+            cluster = NodeCluster(tmp_path, server.url)
+            clocks = {name: WrongClock() for name in cluster.nodes}
+            leaves = {name: asyncio.Event() for name in cluster.nodes}
+            ended = {
+                name: tasks.create_task(
+                    running(Node(load_config(tmp_path / name / "node.toml"), clock), leaves[name])
+                )
+                for name, clock in clocks.items()
+            }
+            async with jetstream.connect(server.url) as js:
+                info = await created(js)
+                assert info.leader is not None
+                clocks[info.leader].ahead_us = YEARS_US
+                await published(js, b"ahead", "ahead")
+                clocks[info.leader].ahead_us = 0
+                await published(js, b"stands still", "stands still")
+                await js.streams.reset_time("orders")
+                await published(js, b"new", "new")
+                leaves[info.leader].set()
+                await ended[info.leader]
+                for message_id in ("ahead", "stands still", "new"):
+                    assert (await published(js, b"repeated", message_id)).duplicate
+                await published(js, b"after", "after")
+                assert (await js.streams.info("orders")).leader not in (None, info.leader)
+                async with js.read("orders") as records:
+                    times = [record.timestamp async for record in records]
+                assert times[0] == times[1] > times[2] + YEARS_US // 2
+                assert times[2] <= times[3] < times[2] + YEARS_US // 2
+            for leave in leaves.values():
+                leave.set()
+
+    run(scenario())
+
+
+async def created(js: JetstreamClient) -> StreamInfo:
+    """Create the stream on three nodes once there are so many; return its info."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                info = await js.streams.create("orders", "orders.>", replicas=3)
+            except JetstreamError:
+                await pause()
+            else:
+                if len(info.isr) == 3 and info.leader is not None:
+                    return info
+                await pause()
