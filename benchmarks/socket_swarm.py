@@ -1,6 +1,6 @@
 """Very many connections from one process, without the client library: what a node has to bear.
 
-    python -m benchmarks.socket_swarm parked|subscribed|stalled --address HOST:PORT --connections N
+    python -m benchmarks.socket_swarm KIND --address HOST:PORT --connections N
 
 - ``parked``: each connection waits in a long poll at the end of the stream. An append wakes all; when all
   have it, ``reached`` says when the first and the last had it, and all wait again: ``parked`` says that the
@@ -8,6 +8,7 @@
   connection's requests in order, so the fetch is parked when that answer comes.)
 - ``subscribed``: the same for a NATS server: each connection has a plain subscription.
 - ``stalled``: each connection asks for a lot and never reads an answer.
+- ``stalled_parts``: the same, of one column: answers that the node makes in memory.
 """
 
 import argparse
@@ -195,14 +196,14 @@ class Subscriber:
             self.swarm.on_message(rest)
 
 
-def stall(address: str, connections: int) -> None:
-    """Ask for a lot on every connection, read nothing, until standard input ends."""
+def stall(address: str, connections: int, **part: object) -> None:
+    """Ask for a lot, or for ``part`` of it, on every connection, read nothing, until standard input ends."""
     sockets = []
     for _ in range(connections):
         connection = BlockingConnection(address)
         for number in range(1, STALLED_FETCHES + 1):
             connection.socket.sendall(
-                encode(op="fetch", id=number, stream=STREAM, offset=0, max_bytes=STALLED_FETCH_BYTES)
+                encode(op="fetch", id=number, stream=STREAM, offset=0, max_bytes=STALLED_FETCH_BYTES, **part)
             )
         sockets.append(connection.socket)
     announce("stalled", connections=len(sockets))
@@ -227,7 +228,7 @@ def _watch(members: Sequence[ParkedReader | Subscriber]) -> None:
 def main() -> None:
     """Be what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("parked", "subscribed", "stalled"))
+    parser.add_argument("kind", choices=("parked", "subscribed", "stalled", "stalled_parts"))
     parser.add_argument("--address", required=True)
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--wait-ms", type=int, default=60_000)
@@ -235,6 +236,8 @@ def main() -> None:
     address, connections = arguments.address, arguments.connections
     if arguments.kind == "stalled":
         stall(address, connections)
+    elif arguments.kind == "stalled_parts":
+        stall(address, connections, columns=["value"])
     elif arguments.kind == "parked":
         _watch(ParkedReaders(address, connections, arguments.wait_ms).open())
     else:
