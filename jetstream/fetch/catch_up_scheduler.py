@@ -102,6 +102,10 @@ class CatchUpScheduler:
         begun_s = max(self._due_s, earliest_s) if now_s < self._storing_until_s else earliest_s
         self._due_s = begun_s + cost_s / self._share
 
+    def rest_s(self, worked_s: float, now_s: float) -> float:
+        """Return the rest of a thread that has worked for readers, so that its work keeps to the share."""
+        return 0.0 if now_s >= self._storing_until_s else min(worked_s, _COST_S_MAX) * (1 / self._share - 1)
+
     def are_taken(self, now_s: float) -> bool:
         """Return whether there are readers that catch up."""
         return now_s <= self._taken_s + _TAKING_S

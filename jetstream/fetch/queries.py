@@ -27,12 +27,15 @@ def offset_of(request: Fetch) -> Offset:
     return Offset(request.offset)
 
 
-def query_of(request: Fetch) -> FetchQuery:
-    """Return the range of a log that ``request`` needs, with the records that it leaves out."""
+def query_of(request: Fetch, selected_max: int = SELECTED_BYTES_MAX) -> FetchQuery:
+    """Return the range of a log that ``request`` needs, with the records that it leaves out.
+
+    ``selected_max``: bytes that are looked at if it leaves any out.
+    """
     leaves_out = request.leaves_out
     return FetchQuery(
         offset=offset_of(request),
-        max_bytes=min(request.max_bytes, SELECTED_BYTES_MAX) if leaves_out else request.max_bytes,
+        max_bytes=min(request.max_bytes, selected_max) if leaves_out else request.max_bytes,
         last_epoch=None if request.last_epoch is None else LeaderEpoch(request.last_epoch),
         incarnation=None if request.incarnation is None else Incarnation(request.incarnation),
         max_records=None if leaves_out else request.max_records,
@@ -48,8 +51,10 @@ def boundary_query_of(request: ListOffsets) -> FetchQuery:
     return FetchQuery(Offset(request.offset), request.bytes, incarnation=incarnation)
 
 
-def selection_of(request: Fetch) -> Selection | None:
+def selection_of(request: Fetch, selected_max: int = SELECTED_BYTES_MAX) -> Selection | None:
     """Return the selection of ``request`` in that range, None if it wants everything.
+
+    ``selected_max``: bytes of the selected records.
 
     Raises:
         RequestError: ``subject`` is not a NATS pattern.
@@ -65,5 +70,5 @@ def selection_of(request: Fetch) -> Selection | None:
         key=None if request.key is None else request.key.encode(),
         columns=None if request.columns is None else frozenset(request.columns),
         records_max=request.max_records,
-        bytes_max=min(request.max_bytes, SELECTED_BYTES_MAX),
+        bytes_max=min(request.max_bytes, selected_max),
     )

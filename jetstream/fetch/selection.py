@@ -4,6 +4,7 @@ The selected records of a range are one batch that covers the whole range, so th
 and ranges as it does without a selection, and goes on behind records that did not match.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -65,9 +66,18 @@ class Selection:
     bytes_max: int = FETCH_BYTES_DEFAULT
 
     def select(
-        self, body: Buffer, start: Offset, offset: Offset, end: Offset, epoch: LeaderEpoch
+        self,
+        body: Buffer,
+        start: Offset,
+        offset: Offset,
+        end: Offset,
+        epoch: LeaderEpoch,
+        *,
+        pace: Callable[[int], None] = lambda size: None,
     ) -> Selected:
         """Return the selected records from ``offset`` on of whole batches of ``[start, end)`` in ``epoch``.
+
+        ``pace`` is called after each piece, with its bytes.
 
         Raises:
             CorruptDataError: a batch is damaged.
@@ -77,6 +87,7 @@ class Selection:
             wanted = self._projected(self._matching(_from(records, offset)))
             if not kept.add(wanted, header, records.nbytes):
                 break
+            pace(records.nbytes)
         if not kept.batches:
             return Selected(b"", kept.next, 0, kept.max_timestamp)
         [merged] = pa.Table.from_batches(kept.batches).combine_chunks().to_batches()

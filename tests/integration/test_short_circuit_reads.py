@@ -122,9 +122,9 @@ def test_a_part_of_what_is_stored_comes_by_the_socket(
 ) -> None:
     asked: list[Fetch] = []
 
-    def selection(fetch: Fetch) -> Selection | None:
+    def selection(fetch: Fetch, selected_max: int) -> Selection | None:
         asked.append(fetch)
-        return selection_of(fetch)
+        return selection_of(fetch, selected_max)
 
     monkeypatch.setattr(socket_requests, "selection_of", selection)
 

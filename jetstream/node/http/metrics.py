@@ -321,10 +321,20 @@ METRICS: Final = (
         "Bytes in memory that wait for readers to take them; what is sent from files is not among them.",
         lambda sources: sources.server.buffered_bytes,
     ),
+    of_node(
+        "jetstream_socket_selection_bytes",
+        "Bytes of selected answers (fetches with a subject, a key or columns), being made or not yet taken.",
+        lambda sources: sources.server.selections.held_bytes,
+    ),
+    of_node(
+        "jetstream_socket_selections_waiting",
+        "Fetches that wait until selected answers are made for them: for their turn, or for memory.",
+        lambda sources: sources.server.selections.waiting,
+    ),
     Definition(
         "jetstream_socket_connections_total",
         "Connections of readers: opened, refused (too many), unauthorized (no or a wrong token), closed, "
-        "overdue (cut off as too slow).",
+        "overdue (cut off as too slow), hoarding (cut off for the memory of a selected answer).",
         ("event",),
         lambda sources: [
             (("opened",), sources.server.counters.connections_opened),
@@ -332,6 +342,7 @@ METRICS: Final = (
             (("unauthorized",), sources.server.counters.connections_unauthorized),
             (("closed",), sources.server.counters.connections_closed),
             (("overdue",), sources.server.counters.connections_overdue),
+            (("hoarding",), sources.server.selections.hoarders),
         ],
     ),
     of_node(

@@ -2,7 +2,8 @@
 
 Bytes go to the machine, requests to the `RequestServer` it was given, responses to the output. A
 connection that cannot send is not read from any further, so what a slow reader holds is bounded: its
-requests in flight, a few leased file ranges, a few hundred kilobytes of headers, one selected body.
+requests in flight, a few leased file ranges, a few hundred kilobytes of headers, one selected body. All
+selected bodies of a node share a budget (`selections`).
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.catch_up_scheduler import TURN_BYTES
 from jetstream.fetch.cursors import ConnectionCursors, CursorPlace
+from jetstream.fetch.selection_budget import SELECTED_BYTES_FIRST
 from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
@@ -108,6 +110,8 @@ class ConnectionServices:
     introduced: Callable[["SocketConnection"], None]
     """Called once it has said a hello that is good."""
     closed: Callable[["SocketConnection"], None]
+    selection_taken: Callable[["SocketConnection"], None]
+    """Called once the peer has taken a selected answer."""
     catch_up_queue: CatchUpQueue
     token: SecretStr | None = None
     """What a hello must have."""
@@ -128,6 +132,8 @@ class SocketConnection:
     """
 
     def __init__(self, line: SocketLine, services: ConnectionServices) -> None:
+        self.peer = line.peer
+        """Its address, for the log."""
         self.requests: deque[Pending] = deque()
         """What can be answered now, in order; what is parked or waits for its turn is not among them."""
         self.cursors = ConnectionCursors[Pending]()
@@ -135,7 +141,10 @@ class SocketConnection:
         """A request's answer is being prepared on a thread; the next ones wait."""
         self.turn = ReaderTurn(services.catch_up_queue, self._on_writable, is_local=line.is_local)
         """Of this reader, while it catches up."""
+        self.selected_max = SELECTED_BYTES_FIRST
+        """Bytes of its next selected answer; more with each that the peer has taken."""
         self.closed = False
+        self._holds_selection = False
         self._line = line
         self._services = services
         self._machine = ServerConnection(services.token)
@@ -156,6 +165,7 @@ class SocketConnection:
             not self.closed
             and not self._leaving
             and not self.preparing
+            and not self._holds_selection
             and not self.turn.is_awaited
             and output.bodies < _BODIES_MAX
             and output.memory_bytes < _MEMORY_BYTES_MAX
@@ -166,12 +176,26 @@ class SocketConnection:
         """Bytes in memory that wait for the peer to take them; what is in files is not among them."""
         return self._output.memory_bytes + self._line.unsent
 
+    @property
+    def taken(self) -> int | None:
+        """Bytes that the peer has taken since it came; None: there is nothing for it to take now."""
+        is_sending = (bool(self._output.items) or self._line.unsent > 0) and not self.turn.is_awaited
+        return self._line.sent if is_sending else None
+
     # --- answering, called by the RequestServer ----------------------------------------------------
 
     def respond(self, response: Response, body: Body | bytes | memoryview = b"") -> None:
-        """Send ``response`` and, after it, ``body``: bytes, or a file range whose lease passes to us."""
+        """Send ``response`` and, after it, ``body``.
+
+        It is bytes, or a file range whose lease passes to us, or the view of a selected answer, which
+        `ConnectionServices.selection_taken` gives back.
+        """
         if isinstance(body, Body):
             self._send(self._machine.respond(response, body.end - body.position), body)
+        elif isinstance(body, memoryview):
+            self._holds_selection = True
+            self._line.keep_little()
+            self._send(self._machine.respond(response, len(body)), body)
         else:
             self._send(b"".join((self._machine.respond(response, len(body)), body)))
 
@@ -188,7 +212,7 @@ class SocketConnection:
         if successor is not None:
             self.requests.append(successor)
 
-    def _send(self, head: bytes, body: Body | None = None) -> None:
+    def _send(self, head: bytes, body: Body | memoryview | None = None) -> None:
         assert not self.closed, "N5: nothing is sent on a closed connection"
         now = self._services.clock.monotonic()
         if not self._output.items:
@@ -242,7 +266,7 @@ class SocketConnection:
                     counters.connections_unauthorized += 1
                 else:
                     counters.protocol_errors += 1
-                _log.info("connection broken peer=%s error=%r", self, error)
+                _log.info("connection broken peer=%s error=%r", self.peer, error)
                 self.requests.clear()
                 self._leaving = True
                 self._send(farewell)
@@ -281,6 +305,9 @@ class SocketConnection:
         if self._line.sent > before:
             self._services.counters.bytes_sent += self._line.sent - before
             self._liveness.sending(now)
+        if self._holds_selection and not self._output.memory_bytes:
+            self._holds_selection = False
+            self._services.selection_taken(self)
         self._settle()
 
     def _warm(self, body: Body) -> None:
@@ -328,22 +355,24 @@ class SocketConnection:
 
     def check(self) -> None:
         """Close if the peer is overdue."""
-        sending = (bool(self._output.items) or self._line.unsent > 0) and not self.turn.is_awaited
         state = PeerState(
-            self._machine.awaiting_hello, self._machine.mid_frame, self._machine.in_flight, sending
+            self._machine.awaiting_hello,
+            self._machine.mid_frame,
+            self._machine.in_flight,
+            self.taken is not None,
         )
         overdue = self._liveness.overdue(state, self._services.clock.monotonic())
         if overdue is not None:
-            _log.info("connection closed peer=%s overdue=%s", self, overdue)
+            _log.info("connection closed peer=%s overdue=%s", self.peer, overdue)
             self._services.counters.connections_overdue += 1
             self.close()
 
     def _lost(self, error: BaseException) -> None:
         if isinstance(error, TlsFailed):
             self._services.counters.protocol_errors += 1
-            _log.info("connection broken peer=%s error=%r", self, error)
+            _log.info("connection broken peer=%s error=%r", self.peer, error)
         elif not (isinstance(error, OSError) and error.errno in _GONE):
-            _log.error("connection closed peer=%s error=%r runbook=RB-02", self, error)
+            _log.error("connection closed peer=%s error=%r runbook=RB-02", self.peer, error)
         self.close()
 
     def close(self) -> None:
@@ -359,9 +388,6 @@ class SocketConnection:
         self._line.close()
         self._services.counters.connections_closed += 1
         self._services.closed(self)
-
-    def __str__(self) -> str:
-        return self._line.peer
 
 
 def turn_away(sock: socket.socket) -> None:

@@ -16,7 +16,6 @@ from envelope.errors import (
     CorruptDataError,
     InternalError,
     JetstreamError,
-    StorageError,
     UnavailableError,
 )
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
@@ -33,8 +32,9 @@ from jetstream.fetch.planner import (
     plan_fetch,
 )
 from jetstream.fetch.queries import boundary_query_of, offset_of, placed, query_of, selection_of
-from jetstream.fetch.selection import Selected, Selection
-from jetstream.log.reader import FileRange, IndexUnloaded, LogReader
+from jetstream.fetch.selection import Selected
+from jetstream.fetch.selection_budget import SelectionBudget
+from jetstream.log.reader import FileRange, IndexUnloaded
 from jetstream.log.segments.index import StoredBatches
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.disk.leased_range import Body
@@ -50,8 +50,10 @@ from jetstream.node.readers.responses import (
     metadata_page,
     offset_response,
 )
+from jetstream.node.readers.selections import Selections, WaitListener, selected
 from jetstream.node.readers.tier_waits import TierWaits
 from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.paced_thread import PacedThread
 from jetstream.node.tiers.tiered_stream import first_with_txid, stored_within
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
@@ -95,18 +97,24 @@ class RequestDispatcher:
         identity: ServerIdentity,
         executor: Executor,
         clock: Clock,
-        counters: SocketCounters,
         groups: GroupRequests,
+        selection_bytes: int,
     ) -> None:
         self._directory = directory
         self._identity = identity
         self._executor = executor
         self._clock = clock
-        self._counters = counters
+        self.counters = SocketCounters()
         self._groups = groups
         self._loop = asyncio.get_running_loop()
         self._tier_waits = TierWaits(self._look_again, _not_in_time, self.serve)
         self._long_polls = LongPolls(clock, self._look_again)
+        self.selections = Selections(
+            SelectionBudget(selection_bytes),
+            PacedThread("jetstream-selection", directory.catch_up_queue.rest_s),
+            clock,
+            WaitListener(self._look_again, partial(_not_its_turn, directory), self.serve),
+        )
 
     @property
     def parked(self) -> int:
@@ -121,6 +129,7 @@ class RequestDispatcher:
     def forget(self, connection: SocketConnection) -> None:
         """Drop whatever is parked for a connection that is gone."""
         self._long_polls.forget(connection)
+        self.selections.forget(connection)
         self._groups.forget(connection)
 
     def stream_gone(self, name: StreamName) -> None:
@@ -223,7 +232,7 @@ class RequestDispatcher:
             place = pending.connection.cursors.place(request.cursor, request.stream)
             request = pending.request = placed(request, place)
         stream = find_stream(self._directory, request.stream)
-        query = query_of(request)
+        query = query_of(request, pending.connection.selected_max)
         view = stream.view()
         plan = plan_fetch(query, view, load=False)
         if isinstance(plan, RefuseRead) and isinstance(plan.error, IndexUnloaded):
@@ -270,7 +279,7 @@ class RequestDispatcher:
         view: StreamView[FileRange],
         file_range: FileRange,
     ) -> None:
-        selection = selection_of(request)
+        selection = selection_of(request, pending.connection.selected_max)
         try:
             body = Body.leased(file_range, catches_up=file_range.next < view.high_watermark)
         except PlanAgain:  # the disk thread has put a compacted segment there since
@@ -282,10 +291,16 @@ class RequestDispatcher:
             self._answer(pending)  # it was dropped since: it is gone for good, or in the object store
             return
         if selection is not None:
-            self._on_thread(
+            if not self.selections.begin(pending, selection.bytes_max):
+                body.release()
+                return
+            work = partial(
+                selected, stream.log.reader, file_range, offset_of(request), selection, self.selections.pace
+            )
+            self._when_done(
                 pending,
-                lambda: _selected(stream.log.reader, file_range, offset_of(request), selection),
-                lambda selected: _respond_selected(pending, view, body, selected),
+                self.selections.make(pending.connection, work),
+                lambda answer: _respond_selected(pending, view, body, answer),
                 body,
             )
             return
@@ -298,7 +313,7 @@ class RequestDispatcher:
         if file_range.is_verified:
             _respond(pending, fetch_response(pending, view, file_range), body.taken() or body)
             return
-        self._counters.ranges_verified += 1
+        self.counters.ranges_verified += 1
 
         def verified(_: None) -> None:
             body.warm_end = body.end  # the thread has just read all of it
@@ -321,7 +336,7 @@ class RequestDispatcher:
             if not turn.comes():
                 pending.connection.requests.appendleft(pending)
                 return
-        self._counters.short_circuit_bytes += where.length
+        self.counters.short_circuit_bytes += where.length
         response = fetch_response(pending, view, body.file_range)
         _respond(pending, response.model_copy(update={"file": where}))
         if body.catches_up:
@@ -394,27 +409,12 @@ class RequestDispatcher:
         if pending.deadline <= now:
             _respond(pending, empty_response(request, view))
             return
-        self._counters.fetches_parked += 1
+        self.counters.fetches_parked += 1
         self._long_polls.park(pending, stream, offset)
 
     def _look_again(self, pending: Pending) -> None:
         pending.connection.requests.append(pending)
         self.serve(pending.connection)
-
-
-def _selected(log: LogReader, file_range: FileRange, offset: Offset, selection: Selection) -> Selected:
-    """Return what is wanted of a range from ``offset`` on; reads it, on a thread.
-
-    Raises:
-        CorruptDataError, PlanAgain: the log knows better now; plan again.
-        StorageError: the disk refused, or what was intact a moment ago is not.
-    """
-    log.verify_range(file_range)
-    data = log.read_range(file_range)
-    try:
-        return selection.select(data, file_range.base, offset, file_range.next, file_range.leader_epoch)
-    except CorruptDataError as error:  # of data that was verified a moment ago
-        raise StorageError(f"the disk reads differently each time: {error.description}") from error
 
 
 def _answer_offset(pending: Pending, stream: ReadableStream, offset: Offset) -> None:
@@ -450,6 +450,16 @@ def _not_in_time(pending: Pending, stream: ReadableStream, away: SegmentAway) ->
         _respond(pending, empty_response(pending.request, stream.view()))
     else:
         _fail(pending, away.not_in_time())
+
+
+def _not_its_turn(directory: StreamDirectory, pending: Pending) -> None:
+    """Answer a fetch that has waited long for the budget of selected answers: with nothing, to ask again."""
+    request = pending.request
+    assert isinstance(request, Fetch), "only fetches select"
+    try:
+        _respond(pending, empty_response(request, find_stream(directory, request.stream).view()))
+    except JetstreamError as error:
+        _fail(pending, error)
 
 
 def _fail(pending: Pending, error: JetstreamError) -> None:

@@ -27,6 +27,9 @@ from jetstream.protocol.connection import encode_farewell
 _CHUNK_BYTES: Final = 64 * KIB
 """Encrypted at once: four TLS records."""
 
+_KEPT_BYTES: Final = 128 * KIB
+"""Bytes that the kernel takes of a connection beyond those on their way, once it is to keep little."""
+
 _HANDSHAKE: Final = 0x16
 """Type of a TLS record, its first byte: what a client begins with (RFC 8446, 5.1)."""
 
@@ -50,8 +53,16 @@ class SocketLine:
         self.is_local = _is_local(sock)
         self.sent = 0
         self.reading = self.writing = False
+        self._keeps_little = False
         self._sock = sock
         self._loop = loop
+
+    def keep_little(self) -> None:
+        """Let the kernel take little more than what is on its way, so that `sent` is what the peer takes."""
+        if not self._keeps_little:
+            self._keeps_little = True
+            with suppress(OSError):  # it is gone, which the next call finds
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KEPT_BYTES)
 
     @property
     def unsent(self) -> int:

@@ -64,13 +64,17 @@ class SocketOutput:
         self.bodies = 0
         """Bodies that wait."""
 
-    def put(self, head: bytes, body: Body | None = None) -> None:
+    def put(self, head: bytes, body: Body | memoryview | None = None) -> None:
         """Queue one response."""
         self.items.append(memoryview(head))
         self.memory_bytes += len(head)
-        if body is not None:
-            self.items.append(body)
+        if body is None:
+            return
+        self.items.append(body)
+        if isinstance(body, Body):
             self.bodies += 1
+        else:
+            self.memory_bytes += len(body)
 
     @property
     def catches_up(self) -> bool:
@@ -85,7 +89,7 @@ class SocketOutput:
         return isinstance(first, Body) and first.position > first.file_range.position
 
     def send_some(self, line: SocketLine, length: int) -> int:
-        """Send from the first item, at most ``length`` bytes of a body; return how much was taken.
+        """Send from the first item, at most ``length`` bytes; return how much was taken.
 
         Raises:
             BlockingIOError: the peer's window is full.
@@ -95,7 +99,8 @@ class SocketOutput:
         first = self.items[0]
         if isinstance(first, Body):
             return self._send_body(line, first, length)
-        sent = line.send(first, more=len(self.items) > 1)
+        data = first if len(first) <= length else first[:length]
+        sent = line.send(data, more=len(self.items) > 1)
         self.memory_bytes -= sent
         if sent == len(first):
             self.items.popleft()

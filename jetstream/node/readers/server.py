@@ -16,10 +16,12 @@ from pydantic import SecretStr
 
 from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
-from jetstream.node.readers.connection import ConnectionServices, SocketConnection, SocketCounters, turn_away
+from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
+from jetstream.node.readers.connection import ConnectionServices, SocketConnection, turn_away
 from jetstream.node.readers.dispatcher import GroupRequests, RequestDispatcher, ServerIdentity
 from jetstream.node.readers.line import SocketLine, TlsLine
 from jetstream.node.readers.ports import StreamDirectory
+from jetstream.node.readers.selections import Selections
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.liveness import Patience
 from metadata.node.admission.descriptors import DescriptorShare
@@ -44,6 +46,8 @@ class SocketSettings:
     """The token that every peer must send; None admits every peer."""
     tls: ssl.SSLContext | None = None
     """The server's side of TLS; None speaks none."""
+    selection_bytes: int = SELECTION_BYTES_DEFAULT
+    """Of all answers to fetches that leave something out."""
 
 
 class SocketServer:
@@ -59,7 +63,6 @@ class SocketServer:
         settings: SocketSettings | None = None,
     ) -> None:
         """``executor`` runs what would block on the disk: reading and verifying cold ranges."""
-        self.counters = SocketCounters()
         self._settings = settings or SocketSettings()
         self.door = Door("readers", DescriptorShare.READERS, self._settings.connections_max)
         self._loop = asyncio.get_running_loop()
@@ -68,9 +71,10 @@ class SocketServer:
             identity=identity,
             executor=executor,
             clock=clock,
-            counters=self.counters,
             groups=groups,
+            selection_bytes=self._settings.selection_bytes,
         )
+        self.counters = self._dispatcher.counters
         self._catch_up_queue = directory.catch_up_queue
         self._services = ConnectionServices(
             loop=self._loop,
@@ -80,6 +84,7 @@ class SocketServer:
             requests=self._dispatcher,
             introduced=self._on_introduced,
             closed=self._on_closed,
+            selection_taken=self._dispatcher.selections.taken,
             token=self._settings.token,
             catch_up_queue=self._catch_up_queue,
             counters=self.counters,
@@ -110,6 +115,11 @@ class SocketServer:
     def buffered_bytes(self) -> int:
         """Bytes in memory that wait for readers to take them."""
         return sum(connection.buffered_bytes for connection in self._connections)
+
+    @property
+    def selections(self) -> Selections:
+        """The answers to fetches that leave something out."""
+        return self._dispatcher.selections
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -143,6 +153,7 @@ class SocketServer:
         finally:
             for connection in tuple(self._connections):
                 connection.close()
+            await self._dispatcher.selections.stop()
         assert not self._connections, "N5: a stopped server has no connections"
 
     def stream_gone(self, name: StreamName) -> None:

@@ -20,7 +20,7 @@ def socket_settings(config: SocketConfig) -> SocketSettings:
     tls = None if config.tls is None else server_context(config.tls)
     if token is not None and tls is None and config.host not in LOOPBACK:
         _log.warning("socket.token travels unencrypted: there is no socket.tls host=%s", config.host)
-    return SocketSettings(token=token, tls=tls)
+    return SocketSettings(token=token, tls=tls, selection_bytes=config.selection_bytes)
 
 
 def server_context(config: SocketTlsConfig) -> ssl.SSLContext:

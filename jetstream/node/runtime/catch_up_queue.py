@@ -54,6 +54,10 @@ class CatchUpQueue:
         """How many bytes go to one reader at once."""
         return self._scheduler.length(self._loop.time())
 
+    def rest_s(self, worked_s: float) -> float:
+        """Return the rest of a thread after work for readers: see `CatchUpScheduler`; may be called on it."""
+        return self._scheduler.rest_s(worked_s, self._loop.time())
+
     def is_due(self, *, goes_on: bool) -> bool:
         """Return whether a reader that catches up may have its turn now; those who wait are first.
 

@@ -36,6 +36,7 @@ from envelope.limits import CONTROL_LINE_BYTES_MAX, CONTROL_LINE_BYTES_MIN, MIB
 from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
 from jetstream.fetch.catch_up_scheduler import CATCH_UP_SHARE_DEFAULT
+from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
 from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers.dialling import Address
 
@@ -174,6 +175,8 @@ class SocketConfig(_Section):
     """None speaks no TLS."""
     catch_up_share: Annotated[float, Field(gt=0, le=1)] = CATCH_UP_SHARE_DEFAULT
     """Of the event loop's time, for readers that catch up, while something is stored; 1 lets them go on."""
+    selection_bytes: Annotated[int, Field(ge=1)] = SELECTION_BYTES_DEFAULT
+    """Of all answers to fetches with a subject, a key or columns, which are made in memory."""
     short_circuit_reads: bool = True
     """Readers on this machine that may read the data directory get names of files instead of bodies."""
 

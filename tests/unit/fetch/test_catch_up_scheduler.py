@@ -40,6 +40,16 @@ def test_while_nothing_is_stored_nobody_waits() -> None:
     assert turns.wait_s(100.11) == 0
 
 
+def test_a_thread_that_works_for_readers_rests_while_something_is_stored() -> None:
+    turns = CatchUpScheduler(0.1)
+    assert turns.rest_s(0.004, 100.0) == 0
+    turns.appending(100.0)
+    assert turns.rest_s(0.004, 100.0) == pytest.approx(0.036)
+    assert turns.rest_s(30.0, 100.0) == pytest.approx(9 * COST_S_MAX)
+    assert turns.rest_s(0.004, 100.11) == 0
+    assert storing(share=1.0).rest_s(0.004, LONG_S) == 0
+
+
 def test_there_are_readers_until_nobody_has_taken_a_turn_for_a_while() -> None:
     turns = CatchUpScheduler()
     assert not turns.are_taken(0.0)
