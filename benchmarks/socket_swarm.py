@@ -30,6 +30,8 @@ STREAM: Final = stream_name(0)
 RECEIVE_BYTES: Final = 65_536
 STALLED_FETCHES: Final = 200
 """Of each connection that does not read; a node takes 256."""
+STALLED_PART_FETCHES: Final = 16
+"""As many as the client library asks ahead."""
 STALLED_FETCH_BYTES: Final = 64 << 20
 
 
@@ -196,12 +198,12 @@ class Subscriber:
             self.swarm.on_message(rest)
 
 
-def stall(address: str, connections: int, **part: object) -> None:
+def stall(address: str, connections: int, fetches: int, **part: object) -> None:
     """Ask for a lot, or for ``part`` of it, on every connection, read nothing, until standard input ends."""
     sockets = []
     for _ in range(connections):
         connection = BlockingConnection(address)
-        for number in range(1, STALLED_FETCHES + 1):
+        for number in range(1, fetches + 1):
             connection.socket.sendall(
                 encode(op="fetch", id=number, stream=STREAM, offset=0, max_bytes=STALLED_FETCH_BYTES, **part)
             )
@@ -235,9 +237,9 @@ def main() -> None:
     arguments = parser.parse_args()
     address, connections = arguments.address, arguments.connections
     if arguments.kind == "stalled":
-        stall(address, connections)
+        stall(address, connections, STALLED_FETCHES)
     elif arguments.kind == "stalled_parts":
-        stall(address, connections, columns=["value"])
+        stall(address, connections, STALLED_PART_FETCHES, columns=["value"])
     elif arguments.kind == "parked":
         _watch(ParkedReaders(address, connections, arguments.wait_ms).open())
     else:
