@@ -287,6 +287,10 @@ class LimitReached(RequestError, err_code="limit_reached", ack_code=10_027):
     """The cluster holds as many of these as it may."""
 
 
+class RequestCancelled(RequestError, err_code="cancelled", status=499, ack_code=60_056):
+    """The reader took the request back, which changes nothing."""
+
+
 class UnknownNode(RequestError, err_code="node_not_found", status=404, ack_code=60_010):
     """No node of that id is registered."""
 

@@ -61,6 +61,14 @@ class ConnectionCursors(Generic[TokenT]):
         self._busy[cursor] = self._idle.pop(cursor) if cursor in self._idle else _Cursor()
         return True
 
+    def drop(self, cursor: int, token: TokenT) -> bool:
+        """Forget a fetch that waits for its turn; return whether it did."""
+        busy = self._busy.get(cursor)
+        if busy is None or token not in busy.waiting:
+            return False
+        busy.waiting.remove(token)
+        return True
+
     def place(self, cursor: int, stream: str) -> CursorPlace:
         """Return the place at which the fetch that has its turn begins.
 

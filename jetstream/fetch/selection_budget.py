@@ -145,6 +145,12 @@ class SelectionBudget(Generic[HolderT, TokenT]):
             del self._since[token]
         return expired
 
+    def drop(self, token: TokenT) -> None:
+        """Forget a fetch that waits; its connection keeps its place."""
+        found = self._since.pop(token, None)
+        if found is not None:
+            del self._places[found[0]].tokens[token]
+
     def made(self, holder: HolderT, size: int) -> None:
         """Record the bytes of the answer that has been made; 0: it is empty, or nobody wants it any more."""
         assert holder == self._maker, "F12: one answer is made at a time"

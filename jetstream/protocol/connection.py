@@ -11,8 +11,8 @@ The token is compared before anything else in a hello is looked at, in a time th
 it was right. It is in no event's error and, being a `SecretStr`, in no repr.
 
 A request is *in flight* from its `RequestReceived` until `ServerConnection.respond` or
-`ServerConnection.fail`. Responses go out in any order; a body follows its header without anything in
-between, which is the caller's part.
+`ServerConnection.fail`; so is one that the client has cancelled. Responses go out in any order; a body
+follows its header without anything in between, which is the caller's part.
 
 Source: the split of machine and I/O is that of h11 and httpcore; ids for pipelining as in Kafka's
 correlation id, without its rule of answering in order.
@@ -52,6 +52,7 @@ from jetstream.protocol.group_responses import GROUP_RESPONSES
 from jetstream.protocol.request_base import ProtocolRequest
 from jetstream.protocol.requests import (
     PROTOCOL_VERSION,
+    Cancel,
     Fetch,
     GetMetadata,
     Hello,
@@ -98,7 +99,14 @@ class ConnectionBroken:
     farewell: bytes
 
 
-ServerEvent = RequestReceived | RequestRefused | ConnectionBroken
+@dataclass(frozen=True, slots=True)
+class CancelReceived:
+    """The peer needs no answer to a request, which may have been answered meanwhile."""
+
+    request_id: int
+
+
+ServerEvent = RequestReceived | RequestRefused | CancelReceived | ConnectionBroken
 
 
 class _ServerState(Enum):
@@ -186,13 +194,15 @@ class ServerConnection:
         except (RemoteProtocolError, Unauthorized) as error:
             return self._break(error)
 
-    def _admitted(self, request: Request) -> ServerEvent:
-        """Let a well-formed request in, or say why not."""
+    def _admitted(self, request: Request | Cancel) -> ServerEvent:
+        """Let a well-formed request in, or say why not; a cancel also where no more requests are let in."""
+        if isinstance(request, Cancel) and not self.awaiting_hello:
+            return CancelReceived(request.id)
         if request.id in self._in_flight:
             raise _reused(request.id)
         if isinstance(request, Hello):
             self._open(request)
-        elif self.awaiting_hello:
+        elif self.awaiting_hello or isinstance(request, Cancel):
             raise RemoteProtocolError(f'the first request must be "hello", not "{request.op}"')
         if len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
             raise RefusedRequest(
@@ -281,6 +291,9 @@ class ClientConnection:
 
     Invariants:
         P7: every response belongs to a request in flight; it is told once as received or failed.
+        P11: a request is cancelled once at most, before its answer begins to arrive, at a server whose hello
+            named ``cancel``; it stays in flight until it is answered.
+            Held by test_requests_answers_and_cancels_in_any_order.
         P8: after `ConnectionBroken` there are no more events.
             Held by test_garbage_from_a_server_is_a_typed_error_or_silence.
     """
@@ -291,6 +304,8 @@ class ClientConnection:
         self._reader = FrameReader(*limits) if allocate is None else FrameReader(*limits, allocate)
         self._requests: dict[int, Request] = {}
         self._arriving: Response | None = None
+        self._cancelled: set[int] | None = None
+        """What is cancelled and in flight; None: the server does not know ``cancel``."""
         self._next_id = 0
         self._broken = False
 
@@ -318,6 +333,17 @@ class ClientConnection:
             raise RequestError(f"request of {len(header)} bytes, the limit is {FRAME_HEADER_BYTES_MAX}")
         self._requests[request.id] = request
         return encode_head(header)
+
+    def cancel(self, request_id: int) -> bytes:
+        """Return the bytes by which the server takes a request back; none if that is no use."""
+        request = self._requests.get(request_id)
+        if self._cancelled is None or request is None or not request.can_be_cancelled:
+            return b""
+        is_answered = self._arriving is not None and self._arriving.id == request_id
+        if is_answered or request_id in self._cancelled:
+            return b""
+        self._cancelled.add(request_id)
+        return encode_head(encode_request(Cancel(id=request_id)))
 
     def body_window(self) -> memoryview | None:
         """Return where the rest of the arriving body may be written in place, or None between bodies."""
@@ -368,15 +394,22 @@ class ClientConnection:
     def _on_error(self, answered: int, error: JetstreamError, body_length: int) -> tuple[ClientEvent, ...]:
         if body_length:
             raise RemoteProtocolError(f"error response with a body of {body_length} bytes")
-        del self._requests[answered]
+        self._answered(answered)
         return (ResponseFailed(answered, error),)
 
     def _on_body(self, body: memoryview) -> tuple[ClientEvent, ...]:
         if self._arriving is None:
             return ()  # the empty body of an error
         response, self._arriving = self._arriving, None
-        del self._requests[response.id]
+        self._answered(response.id)
+        if isinstance(response, HelloResponse) and response.cancel:
+            self._cancelled = set()
         return (ResponseReceived(response, body),)
+
+    def _answered(self, request_id: int) -> None:
+        del self._requests[request_id]
+        if self._cancelled:
+            self._cancelled.discard(request_id)
 
     def _break(self, error: JetstreamError) -> ConnectionBroken:
         self._broken = True

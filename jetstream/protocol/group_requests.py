@@ -9,7 +9,7 @@ member, and a method named after it returns that of the coordinator.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -105,6 +105,7 @@ class FindCoordinator(ProtocolRequest):
 class JoinGroup(ProtocolRequest):
     """Become a member, or subscribe to something else; the same ``number`` again is the same join."""
 
+    can_be_cancelled: ClassVar[bool] = False
     op: Literal["join_group"] = "join_group"
     group: _GroupName
     client: _Word
@@ -186,6 +187,7 @@ class SendHeartbeat(ProtocolRequest):
 class ReleasePartitions(ProtocolRequest):
     """The member reads these no more, and commits nothing more for them."""
 
+    can_be_cancelled: ClassVar[bool] = False
     op: Literal["release"] = "release"
     group: _GroupName
     member: _Word
@@ -206,6 +208,7 @@ class ReleasePartitions(ProtocolRequest):
 class LeaveGroup(ProtocolRequest):
     """The member stops, and has given up everything."""
 
+    can_be_cancelled: ClassVar[bool] = False
     op: Literal["leave_group"] = "leave_group"
     group: _GroupName
     member: _Word
@@ -247,6 +250,7 @@ class PartitionCursor(_Part):
 class CommitCursors(ProtocolRequest):
     """Store cursors, all or none; answered once they are durable on every replica in sync."""
 
+    can_be_cancelled: ClassVar[bool] = False
     op: Literal["commit_cursors"] = "commit_cursors"
     group: _GroupName
     member: _Word

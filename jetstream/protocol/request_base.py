@@ -1,6 +1,6 @@
 """The common part of all requests of the socket protocol."""
 
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,5 +16,8 @@ class ProtocolRequest(BaseModel):
     """One JSON object; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    can_be_cancelled: ClassVar[bool] = True
+    """Whether it changes nothing, so that a client may take it back."""
 
     id: RequestId

@@ -5,7 +5,7 @@ server that overlooked a newer client's filter would answer with the wrong recor
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import (
     Field,
@@ -34,6 +34,7 @@ Column = Literal["key", "headers", "txid", "value"]
 class Hello(ProtocolRequest):
     """First request of every connection: agree on a protocol version, and prove the right to ask."""
 
+    can_be_cancelled: ClassVar[bool] = False
     op: Literal["hello"] = "hello"
     protocol: Natural
     client: _Name = ""
@@ -112,10 +113,23 @@ class Fetch(ProtocolRequest):
         return self.subject is not None or self.key is not None or self.columns is not None
 
 
-Request = Hello | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
+class Cancel(ProtocolRequest):
+    """Take back a request in flight; it has no answer of its own.
 
-_BY_OP: Final[Mapping[str, type[Request]]] = {
-    model.model_fields["op"].default: model for model in get_args(Request)
+    That request is answered by `RequestCancelled` instead, or as ever if the answer was given before or the
+    request cannot be cancelled. An id that is not in flight is no error: the answer was on its way.
+    """
+
+    can_be_cancelled: ClassVar[bool] = False
+    op: Literal["cancel"] = "cancel"
+    id: Annotated[Natural, Field(description="of the request that is cancelled")]
+
+
+Request = Hello | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
+"""What is answered."""
+
+_BY_OP: Final[Mapping[str, type[Request | Cancel]]] = {
+    model.model_fields["op"].default: model for model in (*get_args(Request), Cancel)
 }
 
 
@@ -129,16 +143,17 @@ class RefusedRequest(Exception):
         self.error = error
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: Request | Cancel) -> bytes:
     """Return the frame header of ``request``."""
     return request.model_dump_json(exclude_none=True).encode()
 
 
-def decode_request(header: bytes) -> Request:
+def decode_request(header: bytes) -> Request | Cancel:
     """Return the request in a frame header.
 
     Raises:
-        RemoteProtocolError: not a JSON object with a usable ``id``: there is nothing to answer under.
+        RemoteProtocolError: not a JSON object with a usable ``id``, or a malformed cancel: nothing can
+            be answered.
         RefusedRequest: an unknown op or field (`Unsupported`), or a value of the wrong type or range
             (`RequestError`).
     """
@@ -153,7 +168,10 @@ def decode_request(header: bytes) -> Request:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise RefusedRequest(request_id, _first_problem(error)) from None
+        problem = _first_problem(error)
+        if model is Cancel:
+            raise RemoteProtocolError(f"cancel: {problem.description}") from None
+        raise RefusedRequest(request_id, problem) from None
 
 
 def decode_json_object(header: bytes) -> dict[str, object]:

@@ -5,7 +5,7 @@ ignore fields they do not know; servers may add some. The last field is the head
 checksums of its own, and a flipped digit of ``next_offset`` would skip records unseen.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from crc32c import crc32c
 from pydantic import Field, ValidationError
@@ -37,6 +37,8 @@ class HelloResponse(ProtocolResponse):
     protocol: int
     node: str
     node_version: str
+    cancel: Literal[True] | None = None
+    """Whether it knows ``cancel``; None: an older server, which would refuse it."""
     machine: str | None = None
     """Where it runs, for readers that may be there too; None: it names no files.
 

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from envelope.errors import JetstreamError, UnknownStream
 from jetstream.protocol.connection import (
+    CancelReceived,
     ClientConnection,
     ClientEvent,
     ConnectionBroken,
@@ -49,10 +50,17 @@ def told_by(server: ServerConnection, data: Iterable[bytes]) -> list[ServerEvent
 
 
 def comparable(events: list[ServerEvent]) -> list[object]:
-    return [
-        event.request if isinstance(event, RequestReceived) else (type(event.error), event.error.description)
-        for event in events
-    ]
+    return [_comparable(event) for event in events]
+
+
+def _comparable(event: ServerEvent) -> object:
+    match event:
+        case RequestReceived(request):
+            return request
+        case CancelReceived():
+            return event
+        case RequestRefused(error) | ConnectionBroken(error):
+            return type(error), error.description
 
 
 @given(st.data(), st.lists(st.integers(0, 10_000), max_size=20), st.binary(max_size=40))
@@ -74,7 +82,7 @@ def test_garbage_is_answered_by_a_typed_error_or_silence(garbage: bytes, after_h
     if after_hello:
         server.receive_data(HELLO)
     for event in server.receive_data(garbage):
-        assert isinstance(event, RequestReceived | RequestRefused | ConnectionBroken)
+        assert isinstance(event, RequestReceived | RequestRefused | CancelReceived | ConnectionBroken)
 
 
 JSON = st.recursive(
@@ -89,7 +97,7 @@ HELLOS = st.fixed_dictionaries(
     {"op": st.just("hello"), "id": OFFSETS, "protocol": st.integers(0, 2)},
     optional={"token": st.text(max_size=10).filter(lambda token: token != "right") | st.just("righ")},
 )
-VALUES = JSON | st.sampled_from(["hello", "fetch", "metadata", "list_offsets", "s", 0, 1])
+VALUES = JSON | st.sampled_from(["hello", "cancel", "fetch", "metadata", "list_offsets", "s", 0, 1])
 
 
 @given(st.lists(st.dictionaries(FIELDS, VALUES, max_size=6) | JSON, max_size=5))
@@ -100,7 +108,7 @@ def test_any_json_is_answered_by_a_typed_error_or_taken(documents: list[object])
         for event in server.receive_data(encode_head(json.dumps(document).encode("utf-8", "replace"))):
             if isinstance(event, RequestReceived):
                 server.fail(event.request.id, UnknownStream("s"))
-            else:
+            elif not isinstance(event, CancelReceived):
                 assert isinstance(event.error, JetstreamError)
 
 

@@ -35,7 +35,7 @@ from jetstream.protocol.group_responses import (
     HeartbeatResponse,
     LeftResponse,
 )
-from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets
 from jetstream.protocol.responses import (
     FetchResponse,
     HelloResponse,
@@ -56,6 +56,7 @@ REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "metadata": GetMetadata,
     "list_offsets": ListOffsets,
     "fetch": Fetch,
+    "cancel": Cancel,
     "find_coordinator": FindCoordinator,
     "join_group": JoinGroup,
     "heartbeat": SendHeartbeat,
@@ -119,6 +120,8 @@ BREAKING: Final[Sequence[tuple[str, bytes]]] = [
     ("no JSON", encode_head(b"nonsense")),
     ("no object", encode_head(b"[]")),
     ("no id", encode_head(b'{"op":"hello","protocol":1}')),
+    ("a cancel before hello", encode_head(b'{"op":"cancel","id":0}')),
+    ("a cancel of nothing", encode_head(b'{"op":"cancel"}')),
     ("an empty header", bytes(12)),
     ("a header above the limit", (65_537).to_bytes(4, "little") + bytes(8)),
     ("a request with a body", encode_head(b'{"op":"hello","id":0,"protocol":1}', 1) + b"x"),

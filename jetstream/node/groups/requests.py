@@ -158,7 +158,14 @@ class GroupRequestHandler:
                 )
             except JetstreamError as error:
                 self._add(news, of_shard, RequestFailed(error))
+        pending.withdraw = partial(self._end_wait, pending, news, tuple(beats))
         news.all_are_asked()
+
+    def _end_wait(self, pending: Pending, news: "_News", shards: tuple[GroupShard, ...]) -> None:
+        """End the wait of a heartbeat that is cancelled; its members have been heard."""
+        news.drop()
+        for shard in shards:
+            shard.closed(self._connection(pending))
 
     def _add(self, news: "_News", beats: list[tuple[GroupName, Beat]], answer: Answer) -> None:
         match answer:
@@ -223,6 +230,10 @@ class _News:
         self._assignments += assignments
         self._refused += refused
         self._respond_if_due()
+
+    def drop(self) -> None:
+        """Respond no more; what is new goes to the next heartbeat."""
+        self._has_responded = True
 
     def all_are_asked(self) -> None:
         """All shards are asked."""

@@ -356,6 +356,11 @@ METRICS: Final = (
         lambda sources: sources.server.counters.requests_failed,
     ),
     of_node(
+        "jetstream_socket_cancelled_requests_total",
+        "Requests that readers took back; not among the failed ones.",
+        lambda sources: sources.server.counters.requests_cancelled,
+    ),
+    of_node(
         "jetstream_socket_protocol_errors_total",
         "Connections closed because the peer broke the protocol, that of TLS included.",
         lambda sources: sources.server.counters.protocol_errors,

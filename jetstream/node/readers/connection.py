@@ -19,7 +19,14 @@ from typing import Final, Protocol, assert_never
 
 from pydantic import SecretStr
 
-from envelope.errors import JetstreamError, Overloaded, StorageError, TlsFailed, Unauthorized
+from envelope.errors import (
+    JetstreamError,
+    Overloaded,
+    RequestCancelled,
+    StorageError,
+    TlsFailed,
+    Unauthorized,
+)
 from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.catch_up_scheduler import TURN_BYTES
@@ -32,6 +39,7 @@ from jetstream.node.readers.output import SocketOutput
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue, ReaderTurn
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.connection import (
+    CancelReceived,
     ConnectionBroken,
     RequestReceived,
     RequestRefused,
@@ -48,6 +56,8 @@ _log = logging.getLogger(__name__)
 _RECEIVE_BYTES: Final = 16 * KIB
 _BODIES_MAX: Final = 4
 """Answered fetches that wait to be sent, each with a lease on its segment."""
+
+CANCELLED: Final = "the reader needs no answer any more"
 
 _MEMORY_BYTES_MAX: Final = 256 * KIB
 """What waits in memory to be sent before the connection is read no further."""
@@ -66,6 +76,7 @@ class SocketCounters:
     protocol_errors: int = 0
     requests: int = 0
     requests_failed: int = 0
+    requests_cancelled: int = 0
     fetches_parked: int = 0
     ranges_verified: int = 0
     ranges_warmed: int = 0
@@ -81,6 +92,10 @@ class Pending:
     request: Request
     deadline: MonotonicNs | None = None
     """Until when a fetch may wait; set when it first finds nothing."""
+    withdraw: Callable[[], object] | None = None
+    """Ends its wait without an answer; None while it does not wait, or waits in a queue of its connection."""
+    is_cancelled: bool = False
+    """The reader needs no answer, and gets `RequestCancelled` as soon as nothing works on the request."""
 
     @property
     def cursor(self) -> int | None:
@@ -137,6 +152,8 @@ class SocketConnection:
         self.requests: deque[Pending] = deque()
         """What can be answered now, in order; what is parked or waits for its turn is not among them."""
         self.cursors = ConnectionCursors[Pending]()
+        self._pending: dict[int, Pending] = {}
+        """What is not answered, by its id; each is in one of the queues here, waits, or is worked on."""
         self.preparing = False
         """A request's answer is being prepared on a thread; the next ones wait."""
         self.turn = ReaderTurn(services.catch_up_queue, self._on_writable, is_local=line.is_local)
@@ -190,6 +207,7 @@ class SocketConnection:
         It is bytes, or a file range whose lease passes to us, or the view of a selected answer, which
         `ConnectionServices.selection_taken` gives back.
         """
+        self._pending.pop(response.id).withdraw = None
         if isinstance(body, Body):
             self._send(self._machine.respond(response, body.end - body.position), body)
         elif isinstance(body, memoryview):
@@ -201,7 +219,11 @@ class SocketConnection:
 
     def fail(self, request_id: int, error: JetstreamError) -> None:
         """Answer with ``error``."""
-        self._services.counters.requests_failed += 1
+        self._pending.pop(request_id).withdraw = None
+        if isinstance(error, RequestCancelled):
+            self._services.counters.requests_cancelled += 1
+        else:
+            self._services.counters.requests_failed += 1
         self._send(self._machine.fail(request_id, error))
 
     def end_turn(self, pending: Pending, place: CursorPlace | None) -> None:
@@ -253,7 +275,7 @@ class SocketConnection:
         match event:
             case RequestReceived(request):
                 counters.requests += 1
-                pending = Pending(self, request)
+                pending = self._pending[request.id] = Pending(self, request)
                 cursor = pending.cursor
                 if cursor is None or self.cursors.enter(cursor, pending):
                     self.requests.append(pending)
@@ -261,6 +283,8 @@ class SocketConnection:
                 counters.requests += 1
                 counters.requests_failed += 1
                 self._send(response)
+            case CancelReceived(request_id):
+                _cancel(self._pending.get(request_id))
             case ConnectionBroken(error, farewell):
                 if isinstance(error, Unauthorized):
                     counters.connections_unauthorized += 1
@@ -383,11 +407,34 @@ class SocketConnection:
         self.requests.clear()
         self.turn.leave()
         self.cursors.clear()
+        self._pending.clear()
         self._output.clear()
         self._services.requests.forget(self)
         self._line.close()
         self._services.counters.connections_closed += 1
         self._services.closed(self)
+
+
+def _cancel(pending: Pending | None) -> None:
+    """Take a request back and answer it so: at once, or when a thread has done its work.
+
+    None: it was answered before.
+    """
+    if pending is None or pending.is_cancelled or not pending.request.can_be_cancelled:
+        return
+    pending.is_cancelled = True
+    connection, cursor = pending.connection, pending.cursor
+    has_turn = cursor is None or not connection.cursors.drop(cursor, pending)
+    if has_turn:
+        if pending in connection.requests:
+            connection.requests.remove(pending)
+        elif pending.withdraw is not None:
+            pending.withdraw()
+        else:
+            return
+    connection.fail(pending.request.id, RequestCancelled(CANCELLED))
+    if has_turn:
+        connection.end_turn(pending, None)
 
 
 def turn_away(sock: socket.socket) -> None:

@@ -16,6 +16,7 @@ from envelope.errors import (
     CorruptDataError,
     InternalError,
     JetstreamError,
+    RequestCancelled,
     UnavailableError,
 )
 from envelope.types import Incarnation, LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
@@ -38,7 +39,7 @@ from jetstream.log.reader import FileRange, IndexUnloaded
 from jetstream.log.segments.index import StoredBatches
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.disk.leased_range import Body
-from jetstream.node.readers.connection import Pending, SocketConnection, SocketCounters
+from jetstream.node.readers.connection import CANCELLED, Pending, SocketConnection, SocketCounters
 from jetstream.node.readers.long_polls import LongPolls
 from jetstream.node.readers.output import stored_range
 from jetstream.node.readers.ports import ReadableStream, StreamDirectory
@@ -143,6 +144,9 @@ class RequestDispatcher:
     # --- one request -------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending) -> None:
+        if pending.is_cancelled:  # while it was worked on
+            _fail(pending, RequestCancelled(CANCELLED))
+            return
         request = pending.request
         try:
             match request:
@@ -165,6 +169,7 @@ class RequestDispatcher:
             protocol=PROTOCOL_VERSION,
             node=self._identity.node,
             node_version=self._identity.version,
+            cancel=True,
             machine=self._identity.machine,
         )
 
@@ -299,7 +304,7 @@ class RequestDispatcher:
             )
             self._when_done(
                 pending,
-                self.selections.make(pending.connection, work),
+                self.selections.make(pending, work),
                 lambda answer: _respond_selected(pending, view, body, answer),
                 body,
             )
@@ -368,11 +373,13 @@ class RequestDispatcher:
             if result.cancelled():  # the node stops
                 return
             error = result.exception()
-            if body is not None and (error is not None or connection.closed):
+            if body is not None and (error is not None or connection.closed or pending.is_cancelled):
                 body.release()
             if connection.closed:
                 return
-            if error is None:
+            if pending.is_cancelled:
+                self._answer(pending)
+            elif error is None:
                 try:
                     then(result.result())
                 except JetstreamError as problem:

@@ -8,6 +8,7 @@ other streams.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from envelope.types import MonotonicNs, Offset, StreamName
@@ -27,7 +28,7 @@ class LongPolls:
     Invariants:
         N6: a stream is subscribed to exactly while one of its fetches is parked.
             Held by test_a_following_reader_is_woken_by_a_commit_and_by_nothing_else.
-        N8: a parked fetch is handed back exactly once, unless its connection is gone first.
+        N8: a parked fetch is handed back exactly once, unless it is cancelled or its connection is gone.
             Held by test_a_long_poll_ends_empty_when_its_time_is_over.
     """
 
@@ -54,6 +55,7 @@ class LongPolls:
         self._watch(stream)
         self._parked.park(pending, stream.name, offset, pending.deadline)
         self._by_connection.setdefault(pending.connection, set()).add(pending)
+        pending.withdraw = partial(self._drop, pending)
         self._arm()
 
     def forget(self, connection: SocketConnection) -> None:
@@ -61,6 +63,12 @@ class LongPolls:
         for pending in self._by_connection.pop(connection, ()):
             self._parked.drop(pending)
             self._unwatch_if_idle(_stream_of(pending))
+
+    def _drop(self, pending: Pending) -> None:
+        """Drop one that is cancelled; it may be about to be handed back."""
+        self._parked.drop(pending)
+        self._unwatch_if_idle(_stream_of(pending))
+        self._forget_one(pending)
 
     def stream_gone(self, name: StreamName) -> None:
         """Hand back the fetches parked on a stream that was deleted or went offline."""
@@ -147,13 +155,20 @@ class LongPolls:
             self._wake(())
 
     def _return(self, pending: Pending) -> None:
+        if not self._forget_one(pending):
+            return  # it is cancelled, or its connection is gone
+        pending.withdraw = None
+        self._hand_back(pending)
+
+    def _forget_one(self, pending: Pending) -> bool:
+        """Forget that ``pending`` waits; return whether it did."""
         waiting = self._by_connection.get(pending.connection)
-        if waiting is None:
-            return  # its connection is gone
-        waiting.discard(pending)
+        if waiting is None or pending not in waiting:
+            return False
+        waiting.remove(pending)
         if not waiting:
             del self._by_connection[pending.connection]
-        self._hand_back(pending)
+        return True
 
 
 def _stream_of(pending: Pending) -> StreamName:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -48,7 +49,8 @@ class Selections:
     """The selected answers of a node; used on the loop's thread.
 
     Invariant:
-        N14: a fetch that waits for the budget is handed back once, unless its connection is gone first.
+        N14: a fetch that waits for the budget is handed back once, unless it is cancelled or its connection
+            is gone.
             Held by test_readers_that_do_not_read_share_one_budget.
     """
 
@@ -90,18 +92,26 @@ class Selections:
         connection = pending.connection
         if self._budget.begin(connection, pending, size, self._clock.monotonic()):
             return True
+        pending.withdraw = partial(self._drop, pending)
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         return False
 
-    def make(self, connection: SocketConnection, work: Callable[[], Selected]) -> asyncio.Future[Selected]:
+    def _drop(self, pending: Pending) -> None:
+        """Drop a fetch that is cancelled: another connection may be the first now."""
+        self._budget.drop(pending)
+        self._after_release()
+
+    def make(self, pending: Pending, work: Callable[[], Selected]) -> asyncio.Future[Selected]:
         """Make the answer for which `begin` has reserved the bytes; its future's first listener is this."""
         future = self._thread.begin(work)
-        future.add_done_callback(lambda made: self._made(connection, made))
+        future.add_done_callback(lambda made: self._made(pending, made))
         return future
 
-    def _made(self, connection: SocketConnection, made: asyncio.Future[Selected]) -> None:
-        is_wanted = not connection.closed and not made.cancelled() and made.exception() is None
+    def _made(self, pending: Pending, made: asyncio.Future[Selected]) -> None:
+        connection = pending.connection
+        is_made = not made.cancelled() and made.exception() is None
+        is_wanted = is_made and not connection.closed and not pending.is_cancelled
         size = len(made.result().body) if is_wanted else 0
         self._made_bytes += size
         self._budget.made(connection, size)
@@ -145,6 +155,7 @@ class Selections:
         self._is_looking = False
         while pendings := self._budget.next():
             for pending in pendings:
+                pending.withdraw = None
                 if not pending.connection.closed:
                     self._listener.again(pending)
 

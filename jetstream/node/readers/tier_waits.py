@@ -50,6 +50,7 @@ class TierWaits:
             if not brought.remove_done_callback(done):
                 return  # it has come in this very turn of the loop: `done` is about to be called
             self._waiting -= 1
+            pending.withdraw = None
             if not pending.connection.closed:
                 self._over(pending, stream, away)
                 self._serve(pending.connection)
@@ -59,7 +60,13 @@ class TierWaits:
         def done(_: "asyncio.Task[None]") -> None:
             timer.cancel()
             self._waiting -= 1
-            if not pending.connection.closed:
+            pending.withdraw = None
+            if not pending.connection.closed and not pending.is_cancelled:
                 self._again(pending)
 
+        def withdraw() -> None:
+            timer.cancel()
+            self._waiting -= brought.remove_done_callback(done)  # 0: it is about to be called
+
+        pending.withdraw = withdraw
         brought.add_done_callback(done)

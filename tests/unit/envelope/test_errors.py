@@ -72,6 +72,7 @@ GIVEN_BY_US = {
     "invalid_option": 60053,
     "data_loss": 60054,
     "subscription_refused": 60055,
+    "cancelled": 60056,
 }
 
 

@@ -97,6 +97,21 @@ def test_those_behind_one_that_gave_up_are_not_held_up() -> None:
     assert budget.next() == ["s"]
 
 
+def test_a_fetch_that_is_dropped_holds_nobody_up_and_its_connection_keeps_its_place() -> None:
+    budget = Budget(100)
+    holding(budget, "a", 60)
+    assert not budget.begin("large", "l1", 50, at(0))
+    assert not budget.begin("small", "s", 1, at(1))
+    budget.drop("l1")
+    budget.drop("never was")
+    assert budget.waiting == 1
+    assert budget.next() == ["s"]
+    assert not budget.begin("large", "l2", 50, at(2))
+    assert not budget.begin("small", "s", 1, at(3)), "the large one is the first again"
+    budget.release("a")
+    assert budget.next() == ["l2"]
+
+
 def test_a_holder_that_takes_nothing_is_overdue_only_while_another_needs_its_memory() -> None:
     budget = Budget(100)
     holding(budget, "stopped", 60)

@@ -9,6 +9,7 @@ from envelope.errors import (
     JetstreamError,
     Overloaded,
     RemoteProtocolError,
+    RequestCancelled,
     RequestError,
     Unauthorized,
     UnknownStream,
@@ -16,6 +17,7 @@ from envelope.errors import (
 )
 from envelope.limits import REQUESTS_IN_FLIGHT_MAX
 from jetstream.protocol.connection import (
+    CancelReceived,
     ClientConnection,
     ConnectionBroken,
     RequestReceived,
@@ -27,7 +29,8 @@ from jetstream.protocol.connection import (
     ServerEvent,
 )
 from jetstream.protocol.frames import encode_head
-from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, encode_request
+from jetstream.protocol.group_requests import LeaveGroup
+from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets, encode_request
 from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, encode_response
 
 
@@ -38,19 +41,21 @@ def a_fetch_response(request_id: int) -> FetchResponse:
     )  # fmt: skip
 
 
-def a_hello_response(request_id: int) -> HelloResponse:
-    return HelloResponse(id=request_id, protocol=1, node="n", node_version="0")
+def a_hello_response(request_id: int, *, older: bool = False) -> HelloResponse:
+    return HelloResponse(
+        id=request_id, protocol=1, node="n", node_version="0", cancel=None if older else True
+    )
 
 
 class Pair:
     """A client and a server that have said hello."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, older: bool = False) -> None:
         self.client, self.server = ClientConnection(), ServerConnection()
         hello = self.client.send(Hello(id=self.client.next_id(), protocol=1))
         (event,) = self.server.receive_data(hello)
         assert isinstance(event, RequestReceived)
-        self.client.receive_data(self.server.respond(a_hello_response(event.request.id)))
+        self.client.receive_data(self.server.respond(a_hello_response(event.request.id, older=older)))
 
     def fetch(self, stream: str = "s") -> int:
         request = Fetch(id=self.client.next_id(), stream=stream, offset=0)
@@ -127,6 +132,72 @@ def test_one_request_more_than_allowed_is_refused_and_the_connection_lives() -> 
     pair.server.fail(ids[0], UnknownStream("s"))
     (event,) = pair.server.receive_data(flood)
     assert isinstance(event, RequestReceived)
+
+
+def test_a_cancelled_request_is_in_flight_until_it_is_answered() -> None:
+    pair = Pair()
+    request_id = pair.fetch()
+    assert pair.server.receive_data(pair.client.cancel(request_id)) == (CancelReceived(request_id),)
+    assert pair.client.cancel(request_id) == b"", "once is enough"
+    assert pair.client.in_flight == pair.server.in_flight == 1
+    (failed,) = pair.client.receive_data(pair.server.fail(request_id, RequestCancelled("gone")))
+    assert isinstance(failed, ResponseFailed)
+    assert isinstance(failed.error, RequestCancelled)
+    assert pair.client.in_flight == pair.server.in_flight == 0
+
+
+def test_a_cancel_that_crosses_the_answer_harms_nobody() -> None:
+    pair = Pair()
+    request_id = pair.fetch()
+    answer = pair.server.respond(a_fetch_response(request_id))
+    cancel = pair.client.cancel(request_id)
+    assert isinstance(pair.client.receive_data(answer)[-1], ResponseReceived)
+    assert pair.server.receive_data(cancel) == (CancelReceived(request_id),)
+    again = Fetch(id=request_id, stream="s", offset=0)  # other clients may use an id again
+    assert pair.server.receive_data(encode_head(encode_request(again))) == (RequestReceived(again),)
+
+
+def test_an_answer_that_has_begun_is_not_cancelled() -> None:
+    pair = Pair()
+    request_id = pair.fetch()
+    pair.client.receive_data(pair.server.respond(a_fetch_response(request_id), body_length=5) + b"bo")
+    assert pair.client.cancel(request_id) == b""
+
+
+def test_a_cancel_needs_no_place_among_the_requests_in_flight() -> None:
+    pair = Pair()
+    ids = [pair.fetch() for _ in range(REQUESTS_IN_FLIGHT_MAX)]
+    events = pair.server.receive_data(b"".join(map(pair.client.cancel, ids)))
+    assert events == tuple(map(CancelReceived, ids))
+
+
+def test_an_older_server_is_never_sent_a_cancel() -> None:
+    pair = Pair(older=True)
+    assert pair.client.cancel(pair.fetch()) == b""
+
+
+def test_what_changes_something_is_not_cancelled() -> None:
+    pair = Pair()
+    leave = LeaveGroup(id=pair.client.next_id(), group="g", member="m")
+    pair.server.receive_data(pair.client.send(leave))
+    assert pair.client.cancel(leave.id) == b""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"id":null', '"id":-1', '"id":"1"', '"id":true', '"id":1.5', '"id":[1]', '"id":9223372036854775808',
+     '"ids":[1]', '"id":1,"request":1', '"id":1,"stream":"s"'],
+)  # fmt: skip
+def test_a_malformed_cancel_breaks_the_connection(fields: str) -> None:
+    pair = Pair()
+    pair.fetch()  # with id 1
+    events = pair.server.receive_data(encode_head(b'{"op":"cancel",%b}' % fields.encode()))
+    assert isinstance(broken(events), RemoteProtocolError)
+
+
+def test_a_cancel_before_hello_breaks_the_connection() -> None:
+    events = ServerConnection().receive_data(encode_head(encode_request(Cancel(id=0))))
+    assert isinstance(broken(events), RemoteProtocolError)
 
 
 def test_an_id_in_flight_cannot_be_used_again() -> None:

@@ -17,6 +17,7 @@ class Waiting:
 
     came: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     answers: list[str] = field(default_factory=list)
+    pending: SimpleNamespace = field(default_factory=SimpleNamespace)
 
     async def transfer(self) -> None:
         await self.came
@@ -25,9 +26,11 @@ class Waiting:
         waits = TierWaits(
             lambda _: self.answers.append("again"), lambda *_: self.answers.append("over"), lambda _: None
         )
-        pending = SimpleNamespace(connection=SimpleNamespace(closed=False))
+        self.pending = SimpleNamespace(
+            connection=SimpleNamespace(closed=False), withdraw=None, is_cancelled=False
+        )
         stream = SimpleNamespace(tiered=SimpleNamespace(bring_in=lambda _: transfer))
-        waits.begin(cast("Any", pending), cast("Any", stream), SegmentAway(None))
+        waits.begin(cast("Any", self.pending), cast("Any", stream), SegmentAway(None))
         assert len(waits) == 1
         return waits
 
@@ -51,6 +54,31 @@ def test_a_request_whose_time_is_over_as_its_segment_comes_is_answered_once(
             assert waiting.answers == ["again" if comes else "over"]
             assert len(waits) == 0
             if not comes:
+                waiting.came.set_result(None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("comes", ["soon", "in the same turn", "never"])
+def test_a_request_that_is_cancelled_waits_no_more_and_is_not_looked_at_again(comes: str) -> None:
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = Waiting()
+            transfer = tasks.create_task(waiting.transfer())
+            await asyncio.sleep(0)  # it waits
+            waits = waiting.begin(transfer)
+            if comes != "never":
+                waiting.came.set_result(None)
+            if comes == "in the same turn":
+                await asyncio.sleep(0)  # the transfer ends, and what waits for it is about to be called
+                assert transfer.done()
+            waiting.pending.is_cancelled = True
+            waiting.pending.withdraw()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert waiting.answers == []
+            assert len(waits) == 0
+            if comes == "never":
                 waiting.came.set_result(None)
 
     asyncio.run(scenario())
