@@ -1,4 +1,4 @@
-"""A node's clock that a test may put forward."""
+"""Clocks of a node that a test may put forward, or that stand still."""
 
 from dataclasses import dataclass
 
@@ -23,3 +23,16 @@ class ForwardClock:
     def monotonic(self) -> MonotonicNs:
         """Return CLOCK_MONOTONIC, ahead."""
         return MonotonicNs(SystemClock().monotonic() + self.ahead_ns)
+
+
+class StandingClock:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = SystemClock().monotonic()
+
+    def wall(self) -> TimestampUs:
+        return SystemClock().wall()
+
+    def monotonic(self) -> MonotonicNs:
+        return self.now

@@ -40,7 +40,7 @@ from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.stream_config import StreamConfig
-from tests.support.clocks import ForwardClock
+from tests.support.clocks import ForwardClock, StandingClock
 from tests.support.pauses import pause
 
 T = TypeVar("T")
@@ -370,6 +370,14 @@ async def serving(
             world.close()
     await asyncio.sleep(0)  # what the threads have done is told to the loop
     assert [segment.base for segment in segments if segment._leases] == [], "N2, N5: leases are left"
+
+
+@asynccontextmanager
+async def standing(directory: Path) -> AsyncIterator[World]:
+    """A server whose clock stands still, with a stream of one record."""
+    async with serving(directory, clock=StandingClock()) as world:
+        world.stream("s").add([b"a"])
+        yield world
 
 
 class RawPeer:

@@ -25,7 +25,7 @@ import ssl
 import sys
 import termios
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from os import uname
 from typing import Any, Final, assert_never, cast
@@ -242,7 +242,7 @@ class SocketLink(asyncio.BufferedProtocol):
         return self._machine.next_id()
 
     async def ask(self, request: Request) -> Answer:
-        """Send ``request`` and wait for its answer; cancelling leaves the answer unread when it comes.
+        """Send ``request`` and wait for its answer; cancelling takes the request back, if it changes nothing.
 
         Raises:
             JetstreamError: the answer, if it is an error; ConnectionLost if there is none.
@@ -258,7 +258,11 @@ class SocketLink(asyncio.BufferedProtocol):
                 future.set_result(outcome)
 
         self.send(request, done)
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel((request.id,))
+            raise
 
     def send(self, request: Request, done: Done, started: Started | None = None) -> None:
         """Send ``request``; ``started`` and ``done`` are called from the loop, never from here.
@@ -273,6 +277,15 @@ class SocketLink(asyncio.BufferedProtocol):
         data = self._machine.send(request)
         self._waiting[request.id] = (started, done)
         self._transport.write(data)
+
+    def cancel(self, request_ids: Iterable[int]) -> None:
+        """Take back, in this order, those requests that are in flight, as far as the node knows how.
+
+        Each is done with its answer all the same, which then comes at once.
+        """
+        data = b"".join(map(self._machine.cancel, request_ids))
+        if data and self._lost is None and self._transport is not None:
+            self._transport.write(data)
 
     def close(self) -> None:
         """Close; requests in flight fail."""

@@ -9,6 +9,8 @@ bounded; at the bound the pipeline sends no more requests.
 import asyncio
 import weakref
 from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -137,6 +139,10 @@ class FetchPipeline:
         self._failure: JetstreamError | None = None
         self._stopped = False
         self._progress = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._dropped = weakref.finalize(self, _cancel_soon, loop, link, self._asked)
+        """Of a pipeline that is dropped without `stop`."""
+        self._dropped.atexit = False
         self.high_watermark = bounds.high_watermark
         """As the node last told it."""
         self._ask()
@@ -190,9 +196,11 @@ class FetchPipeline:
         self._ask()
 
     def stop(self) -> None:
-        """Ask for nothing more; what still arrives is dropped."""
+        """Ask for nothing more, and take back what was asked; what still arrives is dropped."""
         self._stopped = True
         self._ready.clear()
+        if self._dropped.detach() is not None:
+            _cancel(self._link, self._asked)
 
     def break_off(self) -> None:
         """Close the connection: after damage the beginning of the next response on it is unknown."""
@@ -323,3 +331,14 @@ class FetchPipeline:
         """End with ``error`` once what came before is taken; what is still under way is dropped."""
         self._failure = error
         self._progress.set()
+
+
+def _cancel(link: SocketLink, asked: Iterable[int]) -> None:
+    """Take fetches back, the last one first: behind one that is gone the next would begin nowhere."""
+    link.cancel(sorted(asked, reverse=True))
+
+
+def _cancel_soon(loop: asyncio.AbstractEventLoop, link: SocketLink, asked: Iterable[int]) -> None:
+    """Do so from whichever thread collects the garbage."""
+    with suppress(RuntimeError):  # the loop is closed, and with it the connection
+        loop.call_soon_threadsafe(_cancel, link, asked)
