@@ -287,7 +287,7 @@ class LimitReached(RequestError, err_code="limit_reached", ack_code=10_027):
     """The cluster holds as many of these as it may."""
 
 
-class RequestCancelled(RequestError, err_code="cancelled", status=499, ack_code=60_056):
+class RequestCancelled(RequestError, err_code="cancelled", status=499, ack_code=60_057):
     """The reader took the request back, which changes nothing."""
 
 

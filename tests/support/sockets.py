@@ -15,7 +15,16 @@ import uvloop
 
 from envelope.errors import JetstreamError, StreamOffline, Unsupported
 from envelope.limits import KIB, MIB
-from envelope.types import Compression, Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
+from envelope.types import (
+    NO_OFFSET,
+    Compression,
+    Incarnation,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    StreamName,
+    TimestampUs,
+)
 from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
 from jetstream.client.nodes.socket_access import SocketAccess
 from jetstream.client.read.fetch_pipeline import FetchSettings
@@ -38,6 +47,7 @@ from jetstream.node.runtime.clock import Clock, SystemClock
 from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
+from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.stream_config import StreamConfig
 from tests.support.clocks import ForwardClock, StandingClock
@@ -147,6 +157,16 @@ class LiveStream:
 
     @property
     def tiered(self) -> TierAccess:
+        """Of a stream without a tier, whose txids nobody has set."""
+        return self
+
+    def search_start(self, txid: int, log: LogReader) -> Offset:
+        return NO_OFFSET
+
+    def bring_in(self, away: SegmentAway) -> "asyncio.Task[None]":
+        raise AssertionError("it has no tier")
+
+    def is_moving(self, away: SegmentAway) -> bool:
         raise AssertionError("it has no tier")
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:

@@ -299,9 +299,9 @@ class RequestDispatcher:
             if not self.selections.begin(pending, selection.bytes_max):
                 body.release()
                 return
-            work = partial(
-                selected, stream.log.reader, file_range, offset_of(request), selection, self.selections.pace
-            )
+            # Who reads at the end of the stream keeps up with it, as with a body that is sent as it is.
+            pace = self.selections.pace if body.catches_up else _go_on
+            work = partial(selected, stream.log.reader, file_range, offset_of(request), selection, pace)
             self._when_done(
                 pending,
                 self.selections.make(pending, work),
@@ -473,6 +473,10 @@ def _fail(pending: Pending, error: JetstreamError) -> None:
     """Answer with ``error``; the cursor of a fetch stands nowhere after it."""
     pending.connection.fail(pending.request.id, error)
     pending.connection.end_turn(pending, None)
+
+
+def _go_on(_: int) -> None:
+    """Let a thread rest not at all."""
 
 
 def _respond_selected(pending: Pending, view: StreamView[FileRange], lease: Body, selected: Selected) -> None:

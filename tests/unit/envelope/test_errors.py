@@ -72,7 +72,8 @@ GIVEN_BY_US = {
     "invalid_option": 60053,
     "data_loss": 60054,
     "subscription_refused": 60055,
-    "cancelled": 60056,
+    "cancelled": 60057,
+    "txid_too_far": 60056,
 }
 
 
