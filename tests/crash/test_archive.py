@@ -86,7 +86,7 @@ SURVIVALS = {
 }
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_archive.py"))])
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_archive.py"))])
 @pytest.mark.parametrize("kind", SURVIVALS)
 def test_power_loss_at_every_call_leaves_every_row_exactly_once(kind: FaultKind, step: int) -> None:
     for number in struck_calls(CALLS, kind, step):

@@ -205,7 +205,7 @@ def check_restart(disk: MemoryDisk, publisher: Publisher) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        23,
+        39,
         pytest.param(
             1, marks=pytest.mark.slow("tests/crash/test_compaction.py", "tests/property/test_compaction.py")
         ),

@@ -262,9 +262,9 @@ def test_the_life_has_every_kind_of_call_and_of_batch() -> None:
 
 
 SAMPLES = pytest.mark.parametrize(
-    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_follower.py"))]
+    "step", [9, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_follower.py"))]
 )
-"""A fifth of the calls, others in each test, and all calls."""
+"""Some of the calls, others in each test, and all calls."""
 
 SURVIVALS: Final[dict[FaultKind, tuple[Survival, ...]]] = {
     FaultKind.POWER_LOSS: (nothing_survives, everything_survives, random_survival(1)),

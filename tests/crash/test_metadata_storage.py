@@ -350,7 +350,7 @@ def replayed(disk: MemoryDisk, *, create: bool) -> Catalog:
 
 
 @pytest.mark.parametrize(
-    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_metadata_storage.py"))]
+    "step", [9, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_metadata_storage.py"))]
 )
 @pytest.mark.parametrize("kind", list(FaultKind))
 def test_no_fault_at_any_call_loses_a_proposal_or_splits_one(

@@ -25,7 +25,7 @@ SURVIVALS = {
 
 
 @pytest.mark.parametrize(
-    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_power_loss.py"))]
+    "step", [9, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_power_loss.py"))]
 )
 @pytest.mark.parametrize("kind", SURVIVALS)
 def test_power_loss_at_every_call_loses_nothing_acked(kind: FaultKind, step: int) -> None:

@@ -149,9 +149,9 @@ DISK_CALLS, STORE_CALLS = calls_of_workload()
 
 
 STORE_SAMPLES = pytest.mark.parametrize(
-    "step", [3, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))]
+    "step", [5, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))]
 )
-"""A third of the calls of the store, others for each fault, and all."""
+"""A fifth of the calls of the store, others for each fault, and all."""
 
 
 def store_calls(fault: StoreFault, step: int) -> range:
@@ -223,7 +223,7 @@ async def strike_disk(number: int, fault: Fault, restart: Restart) -> None:
     await check_whole(restart(disk, number), objects, known, history)
 
 
-@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow("tests/crash/test_tiers.py"))])
 @pytest.mark.parametrize(
     ("kind", "restart", "case", "more"),
     [
