@@ -51,18 +51,24 @@ class Administrator:
     """Those of which nobody can say whether they are there."""
     _count: int = 0
     operations: int = 0
+    at_rest: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whoever holds it has the administrator wait: no stream comes, goes or moves."""
 
     async def run(self, over: asyncio.Event) -> None:
         """Do one thing after the other until it is over."""
         self.churned = [self._another() for _ in range(_AT_ONCE)]
         while not await passes(self.chance.uniform(0.1, 1.0), over):
-            self.operations += 1
-            if self.chance.random() < 0.2:
-                await self._move()
-            elif self._left and self.chance.random() < 0.5:
-                await self._clear()
-            else:
-                await self._change(self.chance.randrange(_AT_ONCE))
+            async with self.at_rest:
+                await self._act()
+
+    async def _act(self) -> None:
+        self.operations += 1
+        if self.chance.random() < 0.2:
+            await self._move()
+        elif self._left and self.chance.random() < 0.5:
+            await self._clear()
+        else:
+            await self._change(self.chance.randrange(_AT_ONCE))
 
     def _another(self) -> Churned:
         self._count += 1

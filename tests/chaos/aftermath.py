@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +16,14 @@ from jetstream.log.format.batch import decode, iter_frames
 from jetstream.log.format.schema import SCHEMA_MESSAGE
 from jetstream.log.inspection import ProblemKind, inspect_stream
 from tests.chaos.administrator import Churned
-from tests.chaos.cluster import ChaosCluster, asked, until_answered
+from tests.chaos.cluster import ChaosCluster, asked, passes, until_answered
 from tests.chaos.publishers import Publisher
 from tests.chaos.readers import drain, seen
 from tests.chaos.recorder import Recorder
 from tests.support.history import Drained, Read
 
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_NO_VOTE: Final = "this voter has no vote"
 WHOLE_SECONDS: Final = 60.0
 """How long a mended cluster may take until every stream is led and all of its replicas are in sync."""
 
@@ -49,6 +52,33 @@ async def problems_of_recovery(client: Client, streams: Sequence[str]) -> list[s
         }
         return [f"{last['name']} is not whole {WHOLE_SECONDS:.0f} s after all was mended: {told}"]
     return []
+
+
+async def problems_of_voters(cluster: ChaosCluster) -> list[str]:
+    """Wait until every node has a vote, also one that came back empty; return what is said instead."""
+    last: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(WHOLE_SECONDS):
+            for name, node in cluster.nodes.items():
+                while not (last := {name: await asyncio.to_thread(_health, node.http_port)})[name] or (
+                    _NO_VOTE in last[name]
+                ):
+                    await passes(0.05, asyncio.Event())
+    except TimeoutError:
+        return [f"not everybody has a vote {WHOLE_SECONDS:.0f} s after all was mended: {last}"]
+    return []
+
+
+def _health(port: int) -> str:
+    """Return what a probe is told; nothing while nobody answers it."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2.0) as page:
+            return str(page.read().decode())
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.read().decode()
+    except OSError:
+        return ""
 
 
 async def problems_of_churned(client: Client, publisher: Publisher, churned: Sequence[Churned]) -> list[str]:

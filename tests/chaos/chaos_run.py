@@ -23,10 +23,12 @@ from tests.chaos.aftermath import (
     problems_of_files,
     problems_of_keyed_files,
     problems_of_recovery,
+    problems_of_voters,
     traces,
 )
 from tests.chaos.cluster import ChaosCluster, chaos_cluster, until_answered
 from tests.chaos.faults import KINDS, Nemesis, drawn
+from tests.chaos.host_faults import HostFaults
 from tests.chaos.member_faults import MemberFaults
 from tests.chaos.publishers import Plan, Publisher
 from tests.chaos.readers import EndAsker, Follower
@@ -50,6 +52,8 @@ _STREAMS: Final[dict[str, dict[str, Any]]] = {
     }
     for name, count in PARTITIONED.items()
 }
+_DEDUPE_WINDOW: Final = "P1D"
+"""Longer than all that clocks jump: a repeat is recognised at any time of the log's clock."""
 _PARTITIONS: Final = [(name, number) for name, count in PARTITIONED.items() for number in range(count)]
 _PHYSICAL: Final = [
     *(name for name in _STREAMS if name not in PARTITIONED),
@@ -76,6 +80,9 @@ _PLANS: Final = (
 )
 """At most 290 messages a second in all."""
 _READ_FROM: Final[tuple[ReadFrom, ...]] = ("auto", "any", "leader")
+_SMALL_DISK_BYTES: Final = 192 << 20
+_BYTES_PER_SECOND: Final = 1 << 19
+"""More than all that is stored in a second."""
 _START_SECONDS: Final = 60.0
 _AFTERMATH_SECONDS: Final = 120.0
 
@@ -126,7 +133,8 @@ class ChaosRun:
     async def run(self) -> Verdict:
         """Do it; the directory has the history, the nodes' logs and their files afterwards."""
         chance = random.Random(f"cluster {self.options.seed}")
-        small = chance.choice(NAMES[: self.options.nodes])
+        stored_bytes = int(min(self.options.seconds, 3600.0) * _BYTES_PER_SECOND)
+        small = chance.choice(NAMES[: self.options.nodes]), _SMALL_DISK_BYTES + stored_bytes
         with Recorder(self.directory / "history.jsonl") as recorder:
             async with chaos_cluster(self.directory, self.options.nodes, small, MEMBERS) as cluster:
                 client = await nats.connect(
@@ -182,6 +190,7 @@ class ChaosRun:
                 recorder=recorder,
                 client=client,
                 members=MemberFaults(workforce),
+                hosts=HostFaults(cluster, client, administrator, _PHYSICAL),
                 streams=[*_PHYSICAL, SHARD],
                 chance=random.Random(f"nemesis {seed}"),
                 over=over,
@@ -217,7 +226,12 @@ class ChaosRun:
             )
             for name, fields in _STREAMS.items():
                 await until_answered(
-                    client, lambda answer: "created" in answer, "stream.create", name=name, **fields
+                    client,
+                    lambda answer: "created" in answer,
+                    "stream.create",
+                    name=name,
+                    dedupe_window=_DEDUPE_WINDOW,
+                    **fields,
                 )
 
     async def _strike(self, nemesis: Nemesis) -> list[str]:
@@ -236,8 +250,9 @@ class ChaosRun:
                 f"{', '.join(fault.kind for fault in round_.faults)}"
             )
             await nemesis.strike(round_)
+            problems += nemesis.hosts.problems
             if round_.recovers:
-                problems = await problems_of_recovery(nemesis.client, nemesis.streams)
+                problems += await problems_of_recovery(nemesis.client, nemesis.streams)
             else:
                 await recorder.more_acks(20, options.hold_seconds)
         return problems
@@ -251,6 +266,7 @@ class ChaosRun:
         existing = [stream for stream in administrator.churned if stream.exists]
         names = [*_PHYSICAL, SHARD, *(stream.name for stream in existing)]
         problems = await problems_of_recovery(administrator.client, names)
+        problems += await problems_of_voters(cluster)
         if problems:
             return problems
         keys = {name: name for name in _PHYSICAL} | {stream.key: stream.name for stream in existing}

@@ -7,6 +7,8 @@ between machines whose processes have died.
 import asyncio
 import contextlib
 import json
+import os
+import resource
 import shutil
 import signal
 import socket
@@ -20,13 +22,13 @@ import nats.errors
 from nats.aio.client import Client
 
 from tests.support.faulty_network import Network, Pair, faulty_network, reserved_port
+from tests.support.moved_clock import move_clock
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NAMES, ClusterNode, node_settings
 from tests.support.small_disk import SmallDisk, can_mount
 
 NATS: Final = "nats"
 """The name of the nats-server as a party of the network."""
-SMALL_DISK_BYTES: Final = 192 << 20
 _LISTENS: Final = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 _EXPECTED_ENDS: Final = ("cannot connect to NATS", "No space left", "disk_full", "DiskFull")
@@ -75,6 +77,8 @@ class ChaosCluster:
         self.paused: set[str] = set()
         self._is_wanted: set[str] = set()
         self._is_closed: set[str] = set()
+        self._limits: dict[int, tuple[int, int]] = {}
+        """Of processes that may have fewer descriptors than they were started with: what they had."""
 
     async def start(self, name: str) -> None:
         """Start a node, or do nothing if it runs; does not wait."""
@@ -113,6 +117,31 @@ class ChaosCluster:
             self.paused.discard(name)
             self.nodes[name].send(signal.SIGCONT)
 
+    def wipe(self, name: str) -> None:
+        """Have a node that does not run find an empty data directory, as on a new disk."""
+        for path in self.nodes[name].data.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def move_clock(self, name: str, ahead_s: float) -> None:
+        """Let a node's wall clock be ahead, through restarts too; negative: behind."""
+        clock = self.nodes[name].clock
+        assert clock is not None, "its clock is the machine's"
+        move_clock(clock, ahead_s)
+
+    def limit_descriptors(self, name: str, few: int) -> bool:
+        """Leave the node's process so few descriptors above those it has; return whether it runs."""
+        node = self.nodes[name]
+        if not node.is_running:
+            return False
+        opened = max(map(int, os.listdir(f"/proc/{node.pid}/fd")))
+        soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+        self._limits.setdefault(node.pid, (soft, hard))
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (opened + 1 + few, hard))
+        return True
+
     async def watch(self, over: asyncio.Event) -> None:
         """Let diallers in where somebody listens, and note who ends by itself and start it again."""
         while not await passes(0.05, over):
@@ -128,13 +157,16 @@ class ChaosCluster:
                     self.network.is_down(name, down=False)
 
     async def heal(self, *, lose: bool) -> None:
-        """Mend everything, and start everybody; with ``lose`` what the network has held is lost."""
+        """Mend all but clocks, and start everybody; with ``lose`` what the network has held is lost."""
         if self.small_disk is not None:
             self.small_disk.free()
         if not self.nats.running:
             await asyncio.to_thread(self.nats.restart)
         self.nats.resume()
         self.network.heal(lose=lose)
+        for pid in {node.pid for node in self.nodes.values() if node.is_running} & self._limits.keys():
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, self._limits[pid])
+        self._limits.clear()
         for name in self.nodes:
             self.resume(name)
             await self.start(name)
@@ -187,14 +219,14 @@ def pairs_between(ones: set[str], others: set[str]) -> list[Pair]:
 
 @asynccontextmanager
 async def chaos_cluster(
-    directory: Path, size: int, small: str, clients: Sequence[str] = ()
+    directory: Path, size: int, small: tuple[str, int], clients: Sequence[str] = ()
 ) -> AsyncIterator[ChaosCluster]:
     """A cluster whose processes run.
 
     Args:
         directory: of everything.
         size: nodes, all of them voters.
-        small: the node with the small disk.
+        small: the node with the small disk, and its size in bytes.
         clients: parties that have ways of their own to the nodes' sockets.
     """
     names = NAMES[:size]
@@ -206,7 +238,7 @@ async def chaos_cluster(
         targets |= {(client, name): ports[name][1] for client in clients for name in names}
         disk: SmallDisk | None = None
         if can_mount():
-            disk = stack.enter_context(SmallDisk(directory / small / "data", SMALL_DISK_BYTES))
+            disk = stack.enter_context(SmallDisk(directory / small[0] / "data", small[1]))
         network = await stack.enter_async_context(faulty_network(targets))
         nodes: dict[str, ClusterNode] = {}
         for name in names:
@@ -216,9 +248,11 @@ async def chaos_cluster(
             url = f"nats://127.0.0.1:{network.port(name, NATS)}"
             settings = node_settings(name, directory / name / "data", ports[name], voters, url)
             nodes[name] = ClusterNode(name, directory / name, ports[name], settings)
-        cluster = ChaosCluster(nodes, server, network, (small, disk))
+            nodes[name].clock = directory / name / "clock"
+        cluster = ChaosCluster(nodes, server, network, (small[0], disk))
         stack.push_async_callback(cluster.close)
         for name in names:
+            cluster.move_clock(name, 0.0)
             await cluster.start(name)
         yield cluster
 

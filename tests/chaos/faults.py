@@ -14,6 +14,7 @@ from nats.aio.client import Client
 
 from tests.chaos.cluster import NATS, ChaosCluster, asked, pairs_between, passes
 from tests.chaos.fault import Fault
+from tests.chaos.host_faults import HostFaults
 from tests.chaos.member_faults import MemberFaults
 from tests.chaos.recorder import Recorder
 from tests.support.faulty_network import Pair
@@ -32,6 +33,10 @@ _KINDS: Final = {
     "nats-kill": 1,
     "nats-pause": 1,
     "disk": 2,
+    "wipe": 2,
+    "blank-stream": 2,
+    "clock": 2,
+    "descriptors": 2,
     "member-kill": 2,
     "member-stop": 1,
     "member-pause": 3,
@@ -40,7 +45,11 @@ _KINDS: Final = {
 }
 """How likely each is, against the others."""
 KINDS: Final = tuple(_KINDS)
+LOSSES: Final = ("wipe", "blank-stream")
+"""Those that take what is on a disk: at most one in a round, before all else, when everything is whole."""
 MEMBER_KINDS: Final = tuple(kind for kind in KINDS if kind.startswith("member-"))
+_SILENCE_SECONDS: Final = 4.5
+"""A node's connection to NATS is given up after two of its `ping_interval` of silence, which are 4 s."""
 _SHAPES: Final = ("isolated", "isolated", "deaf", "dumb", "refused", "halves", "ring", "from metadata")
 
 
@@ -54,27 +63,31 @@ class Round:
     staggered_s: float
     """How long at most between one node that comes back and the next."""
     recovers: bool
+    rights_clocks: bool
 
 
 def drawn(chance: random.Random, kinds: Sequence[str], seconds_max: float) -> Round:
     """Draw the next round."""
     weights = [_KINDS[kind] for kind in kinds]
     count = chance.choices((1, 2, 3), (6, 3, 1))[0]
+    faults = [
+        Fault(
+            kind=kind,
+            role=chance.choice(_ROLES),
+            shape=chance.choice(_SHAPES),
+            number=chance.random(),
+            after_acks=chance.choice((1, 10, 50, 200)),
+            seconds=chance.uniform(0.1, seconds_max),
+        )
+        for kind in chance.choices(kinds, weights, k=count)
+    ]
+    losses = [fault for fault in faults if fault.kind in LOSSES]
     return Round(
-        tuple(
-            Fault(
-                kind=kind,
-                role=chance.choice(_ROLES),
-                shape=chance.choice(_SHAPES),
-                number=chance.random(),
-                after_acks=chance.choice((1, 10, 50, 200)),
-                seconds=chance.uniform(0.1, seconds_max),
-            )
-            for kind in chance.choices(kinds, weights, k=count)
-        ),
+        (*losses[:1], *(fault for fault in faults if fault.kind not in LOSSES)),
         loses=chance.random() < 0.5,
         staggered_s=chance.choice((0.0, 0.0, 1.0)),
         recovers=chance.random() < 0.4,
+        rights_clocks=chance.random() < 0.5,
     )
 
 
@@ -98,6 +111,7 @@ class Nemesis:
     recorder: Recorder
     client: Client
     members: MemberFaults
+    hosts: HostFaults
     streams: Sequence[str]
     chance: random.Random
     over: asyncio.Event
@@ -123,9 +137,11 @@ class Nemesis:
                 "nats-pause": self._nats_pause,
                 "disk": self._disk,
                 **self.members.strikes,
+                **self.hosts.strikes(self._victims(fault)),
             }
             text = await strikes[fault.kind](fault)
-            self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
+            count = f"{fault.kind} (skipped)" if text.startswith("skipped") else fault.kind
+            self.counts[count] = self.counts.get(count, 0) + 1
             self.recorder.note(f"{fault.kind}: {text}")
             if fault.kind in MEMBER_KINDS:
                 await passes(fault.seconds, self.over)  # sessions last for a time, not for a number of acks
@@ -137,7 +153,11 @@ class Nemesis:
                 await passes(self.chance.uniform(0, round_.staggered_s), self.over)
         await self.cluster.heal(lose=round_.loses)
         await self.members.workforce.heal()
-        self.recorder.note(f"healed{', what was held is lost' if round_.loses else ''}")
+        if round_.rights_clocks:
+            for name in self.cluster.nodes:
+                self.cluster.move_clock(name, 0.0)
+        lost = ", what was held is lost" if round_.loses else ""
+        self.recorder.note(f"healed{lost}{', clocks are right' if round_.rights_clocks else ''}")
 
     # --- whom -------------------------------------------------------------------------------------
 
@@ -260,10 +280,13 @@ class Nemesis:
         await asyncio.to_thread(self.cluster.nats.kill)
         return "killed"
 
-    async def _nats_pause(self, _: Fault) -> str:
+    async def _nats_pause(self, fault: Fault) -> str:
+        """For so long, every other time, that nodes and NATS give each other up."""
         if self.cluster.nats.running:
             self.cluster.nats.pause()
-        return "paused"
+        seconds = _SILENCE_SECONDS + 6 * (fault.number - 0.5) if fault.number > 0.5 else 0.0
+        await passes(seconds, self.over)
+        return f"paused, for {seconds:.1f} s and what follows"
 
     async def _disk(self, fault: Fault) -> str:
         if self.cluster.small_disk is None:

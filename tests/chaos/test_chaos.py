@@ -1,6 +1,7 @@
 """Clusters of real processes under drawn faults: what clients were told is true, and all is whole again."""
 
 import asyncio
+import faulthandler
 import random
 from pathlib import Path
 from typing import Final
@@ -9,15 +10,17 @@ import pytest
 import uvloop
 
 from tests.chaos.chaos_run import ChaosRun, Options
-from tests.chaos.faults import KINDS, drawn, ring_cuts
+from tests.chaos.faults import KINDS, LOSSES, drawn, ring_cuts
 
 _BOUND_SECONDS: Final = 300.0
+"""How long a run may take beside its faults."""
+_HANGS_SECONDS: Final = 1_800.0
 
 
 def struck(directory: Path, options: Options) -> None:
     """Run, and fail with all that is wrong and with what was done."""
     said: list[str] = []
-    run = asyncio.wait_for(ChaosRun(options, directory, said.append).run(), _BOUND_SECONDS)
+    run = asyncio.wait_for(ChaosRun(options, directory, said.append).run(), options.seconds + _BOUND_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         verdict = runner.run(run)
     assert not verdict.problems, "\n".join([*said, *verdict.problems])
@@ -29,8 +32,8 @@ def struck(directory: Path, options: Options) -> None:
 @pytest.mark.parametrize(
     ("nodes", "seed", "rounds"),
     [
-        (3, 43, 2),  # nodes killed, one and all in sync; members, the metadata leader and everybody cut off
-        pytest.param(3, 3, 6, marks=pytest.mark.slow("tests/chaos/test_chaos.py")),
+        (3, 2701, 2),  # a stream's directory is gone, all in sync are killed; cut off, a clock, a member
+        pytest.param(3, 13530, 6, marks=pytest.mark.slow("tests/chaos/test_chaos.py")),
         pytest.param(5, 5, 2, marks=pytest.mark.deep),
     ],
 )
@@ -47,12 +50,26 @@ def test_a_minute_of_faults_leaves_nothing_wrong(nodes: int, seed: int, tmp_path
     struck(tmp_path, Options(nodes, seed, seconds=60.0, rounds=20, hold_seconds=3.0))
 
 
+@pytest.mark.deep
+def test_twenty_minutes_of_all_faults_leave_nothing_wrong(tmp_path: Path) -> None:
+    faulthandler.dump_traceback_later(_HANGS_SECONDS, exit=True)  # other tests are given up earlier
+    struck(tmp_path, Options(3, seed=20, seconds=1_200.0))
+
+
 def test_a_seed_draws_the_same_faults_again() -> None:
     first, second = (
         [drawn(chance, KINDS, 5.0) for _ in range(200)] for chance in (random.Random(7), random.Random(7))
     )
     assert first == second
     assert {fault.kind for round_ in first for fault in round_.faults} == set(KINDS)
+
+
+def test_a_round_loses_at_most_one_disk_and_that_first() -> None:
+    chance = random.Random(8)
+    rounds = [drawn(chance, KINDS, 5.0) for _ in range(2_000)]
+    losses = [[fault.kind in LOSSES for fault in round_.faults] for round_ in rounds]
+    assert all(not any(each[1:]) for each in losses)
+    assert any(each[0] and len(each) > 1 for each in losses)
 
 
 @pytest.mark.parametrize("size", [3, 5])

@@ -76,6 +76,8 @@ class ClusterNode:
         self.data = directory / "data"
         self.peer_port, self.socket_port, self.http_port = ports
         self.log = directory / "node.log"
+        self.clock: Path | None = None
+        """What says how wrong its wall clock is (`tests.support.moved_clock`); None: it is the machine's."""
         self._config = directory / "node.toml"
         directory.mkdir(parents=True, exist_ok=True)
         self._config.write_text(settings)
@@ -93,10 +95,11 @@ class ClusterNode:
     def start(self) -> None:
         """Start it; does not wait."""
         assert self._process is None
+        arguments = ["jetstream", "node", "--config", str(self._config), "--json"]
+        if self.clock is not None:
+            arguments[:0] = ["tests.support.moved_clock", str(self.clock)]
         with self.log.open("ab") as log:
-            self._process = ForkedProcess(
-                "jetstream", ["node", "--config", str(self._config), "--json"], stdout=log, stderr=log
-            )
+            self._process = ForkedProcess(arguments[0], arguments[1:], stdout=log, stderr=log)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal: SIGSTOP, SIGCONT."""
