@@ -269,9 +269,10 @@ class ChaosRun:
         problems += await problems_of_voters(cluster)
         if problems:
             return problems
+        seconds = _AFTERMATH_SECONDS + min(self.options.seconds, 3600.0) / 10
         keys = {name: name for name in _PHYSICAL} | {stream.key: stream.name for stream in existing}
         try:
-            async with asyncio.timeout(_AFTERMATH_SECONDS):
+            async with asyncio.timeout(seconds):
                 problems += await self._use(administrator)
                 problems += await problems_of_draining(recorder, cluster.nats.url, keys)
                 infos = {
@@ -283,7 +284,7 @@ class ChaosRun:
                 ends = {name: infos[name]["high_watermark"] for name in _DONE_BY_GROUP}
                 problems += await workforce.problems(ends)
         except TimeoutError:
-            return [*problems, f"no end in {_AFTERMATH_SECONDS:.0f} s after all was mended"]
+            return [*problems, f"no end in {seconds:.0f} s after all was mended"]
         workforce.record_endings(_DONE_BY_GROUP)
         for name in cluster.nodes:
             code = await cluster.stop(name)

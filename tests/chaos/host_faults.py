@@ -1,9 +1,10 @@
 """What is done to the machines of nodes: a disk is replaced, a clock moved, descriptors taken.
 
 What was acked may be gone only where all who had it in sync have lost it. So a disk is lost when all is whole
-and nobody creates or moves streams, and one at a time: either the cluster has taken the node out of the ISR
-of every stream before its files are removed, or it was killed together with all others, so that the catalogue
-stays as it was when all was whole. Nothing that was acked may ever be missing, whatever comes next.
+and nobody creates or moves streams, and one at a time: either others lead all streams, and the node's lease
+is over, before its files are removed: from then on it can neither be elected nor be the last one in sync. Or
+it was killed together with all others, so that the catalogue stays as it was when all was whole. Nothing that
+was acked may ever be missing, whatever comes next.
 """
 
 import asyncio
@@ -62,8 +63,8 @@ class HostFaults:
             if name is None or not rows:
                 return f"skipped: {' '.join(sorted(needed))} alone have a stream"
             await self.cluster.kill(name)
-            if counted := await self._counted(name):
-                return f"skipped: killed {name}, which still counts: {counted}"
+            if waiting := await self._dependent(name):
+                return f"skipped: killed {name}, on which still depends {waiting}"
             self.cluster.wipe(name)
         await self._start(name, fault)
         return name
@@ -85,8 +86,8 @@ class HostFaults:
                     await self.cluster.kill(each)
             else:
                 await self.cluster.kill(name)
-                if counted := await self._counted(name, stream):
-                    return f"skipped: killed {name}, which still counts: {counted}"
+                if waiting := await self._dependent(name, stream):
+                    return f"skipped: killed {name}, on which still depends {waiting}"
             shutil.rmtree(directories(self.cluster, stream)[name])
         await self._start(name, fault)
         return f"{stream} on {name}{', all were killed' if fault.role == 'all' else ''}"
@@ -100,24 +101,24 @@ class HostFaults:
         answer = await asked(self.client, "stream.list", internal=True, limit=_PAGE)
         return list(answer.get("streams", ()))
 
-    async def _counted(self, name: str, stream: str = "") -> list[str]:
+    async def _dependent(self, name: str, stream: str = "") -> list[str]:
         """Wait until all streams, or one, go on without the node; return those that do not."""
         found = [""]
         try:
             async with asyncio.timeout(_OUT_SECONDS):
-                while found := await self._counts(name, stream):
+                while found := await self._dependent_now(name, stream):
                     await passes(0.05, asyncio.Event())
         except TimeoutError:
             pass
         return found
 
-    async def _counts(self, name: str, stream: str) -> list[str]:
+    async def _dependent_now(self, name: str, stream: str) -> list[str]:
         nodes = (await asked(self.client, "cluster.info")).get("nodes", ())
         if not any(node["id"] == name and node["alive"] is False for node in nodes):
             return ["its lease"]
         rows = [row for row in await self._rows() if stream in ("", row["name"])]
-        counted = [row for row in rows if name in (row["leader"], *row["isr"])]
-        return [f"{row['name']} {row['replicas']} {row['isr']}" for row in counted] if rows else ["unknown"]
+        lacking = [row["name"] for row in rows if row["leader"] in (name, None)]
+        return lacking if rows else ["unknown"]
 
     async def _start(self, name: str, fault: Fault) -> None:
         """Start it at once, every other time; else when all is mended."""

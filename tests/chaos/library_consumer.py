@@ -2,7 +2,7 @@
 
 import asyncio
 
-from envelope.errors import Fenced
+from envelope.errors import ConnectionLost, Fenced
 from jetstream import JetstreamClient
 from jetstream.client.consume.consumer import Consumer
 from tests.chaos.member_task import Journal, Task
@@ -79,8 +79,9 @@ class LibraryConsumer:
         )
         try:
             await self._consumer.commit()
-        except Fenced as error:
-            # It may have been sent more than once: an earlier attempt may be stored.
+        except (ConnectionLost, Fenced) as error:
+            # It may have been sent more than once: an earlier attempt may be stored. A consumer that failed
+            # says why when it is asked for the next batch.
             journal.say(
                 Committed(
                     at=journal.now(),

@@ -157,8 +157,9 @@ class Workforce:
             problems.append(f"{DONE_SECONDS:.0f} s after all was mended the group is at {cursors} of {ends}")
         self._is_wanted.clear()
         for member in self.members.values():
-            code = await member.stop()
-            if code != 0:
+            if not member.is_running:
+                problems.append(f"{member.life} ended by itself: {_last_words(member.log)}")
+            elif (code := await member.stop()) != 0:
                 problems.append(f"{member.life} stopped with exit code {code}: {_last_words(member.log)}")
             await member.has_said_all()
         return problems + self._wrongly_put_out()
