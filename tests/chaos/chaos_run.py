@@ -25,6 +25,7 @@ from tests.chaos.aftermath import (
     problems_of_recovery,
     problems_of_voters,
     traces,
+    whole_seconds,
 )
 from tests.chaos.cluster import ChaosCluster, chaos_cluster, until_answered
 from tests.chaos.faults import KINDS, Nemesis, drawn
@@ -252,7 +253,9 @@ class ChaosRun:
             await nemesis.strike(round_)
             problems += nemesis.hosts.problems
             if round_.recovers:
-                problems += await problems_of_recovery(nemesis.client, nemesis.streams)
+                problems += await problems_of_recovery(
+                    nemesis.client, nemesis.streams, whole_seconds(recorder.acked)
+                )
             else:
                 await recorder.more_acks(20, options.hold_seconds)
         return problems
@@ -265,7 +268,7 @@ class ChaosRun:
         recorder = workforce.recorder
         existing = [stream for stream in administrator.churned if stream.exists]
         names = [*_PHYSICAL, SHARD, *(stream.name for stream in existing)]
-        problems = await problems_of_recovery(administrator.client, names)
+        problems = await problems_of_recovery(administrator.client, names, whole_seconds(recorder.acked))
         problems += await problems_of_voters(cluster)
         if problems:
             return problems

@@ -17,7 +17,13 @@ from typing import Any, Final
 from nats.aio.client import Client
 
 from tests.chaos.administrator import Administrator
-from tests.chaos.aftermath import directories, is_whole, problems_of_recovery, problems_of_voters
+from tests.chaos.aftermath import (
+    directories,
+    is_whole,
+    problems_of_recovery,
+    problems_of_voters,
+    whole_seconds,
+)
 from tests.chaos.cluster import ChaosCluster, asked, passes
 from tests.chaos.fault import Fault
 
@@ -93,7 +99,9 @@ class HostFaults:
         return f"{stream} on {name}{', all were killed' if fault.role == 'all' else ''}"
 
     async def _all_is_whole(self) -> bool:
-        found = await problems_of_recovery(self.client, self.streams)
+        found = await problems_of_recovery(
+            self.client, self.streams, whole_seconds(self.administrator.recorder.acked)
+        )
         self.problems += found or await problems_of_voters(self.cluster)
         return not self.problems
 
