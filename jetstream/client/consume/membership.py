@@ -122,9 +122,8 @@ class GroupMembership:
         """
         attempt = 0
         while True:
-            await self._has_link.wait()
-            link = self._link
-            assert link is not None, "there is a link"
+            while (link := self._link) is None:  # it may be lost again before this goes on
+                await self._has_link.wait()
             try:
                 return self._succeeded(await link.ask(request_of))
             except JetstreamError as error:
