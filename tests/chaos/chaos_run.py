@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,8 @@ _PLANS: Final = (
     *(Plan(f"{name}/{number}", _subject_of(name, number), 20) for name, number in _PARTITIONS),
 )
 """At most 290 messages a second in all."""
+_FULL_SECONDS: Final = 300.0
+"""So much is published at most: a longer run goes slower, as nodes that start read all of it back."""
 _READ_FROM: Final[tuple[ReadFrom, ...]] = ("auto", "any", "leader")
 _SMALL_DISK_BYTES: Final = 192 << 20
 _BYTES_PER_SECOND: Final = 1 << 19
@@ -134,7 +136,7 @@ class ChaosRun:
     async def run(self) -> Verdict:
         """Do it; the directory has the history, the nodes' logs and their files afterwards."""
         chance = random.Random(f"cluster {self.options.seed}")
-        stored_bytes = int(min(self.options.seconds, 3600.0) * _BYTES_PER_SECOND)
+        stored_bytes = int(min(self.options.seconds, _FULL_SECONDS) * _BYTES_PER_SECOND)
         small = chance.choice(NAMES[: self.options.nodes]), _SMALL_DISK_BYTES + stored_bytes
         with Recorder(self.directory / "history.jsonl") as recorder:
             async with chaos_cluster(self.directory, self.options.nodes, small, MEMBERS) as cluster:
@@ -205,8 +207,10 @@ class ChaosRun:
                     tasks.create_task(follower.run(js, over)) for follower in _followers(recorder, seed)
                 ]
                 async with asyncio.TaskGroup() as work:
+                    pace = min(1.0, _FULL_SECONDS / self.options.seconds)
                     for plan, publisher in zip(_PLANS, publishers, strict=False):
-                        work.create_task(publisher.run(plan, over))
+                        paced = replace(plan, per_second=pace * plan.per_second)
+                        work.create_task(publisher.run(paced, over))
                     asker = EndAsker(recorder, "asker", tuple(_PHYSICAL), random.Random(f"asker {seed}"))
                     work.create_task(asker.run(js, over))
                     work.create_task(administrator.run(over))
@@ -272,7 +276,7 @@ class ChaosRun:
         problems += await problems_of_voters(cluster)
         if problems:
             return problems
-        seconds = _AFTERMATH_SECONDS + min(self.options.seconds, 3600.0) / 10
+        seconds = _AFTERMATH_SECONDS + min(self.options.seconds, _FULL_SECONDS) / 10
         keys = {name: name for name in _PHYSICAL} | {stream.key: stream.name for stream in existing}
         try:
             async with asyncio.timeout(seconds):
