@@ -57,6 +57,9 @@ _RECEIVE_BYTES: Final = 16 * KIB
 _BODIES_MAX: Final = 4
 """Answered fetches that wait to be sent, each with a lease on its segment."""
 
+_KEPT_BYTES_MIN: Final = 128 * KIB
+"""Selected bytes in the kernel that are not on their way yet; more for a reader whose answers are larger."""
+
 CANCELLED: Final = "the reader needs no answer any more"
 
 _MEMORY_BYTES_MAX: Final = 256 * KIB
@@ -126,7 +129,9 @@ class ConnectionServices:
     """Called once it has said a hello that is good."""
     closed: Callable[["SocketConnection"], None]
     selection_taken: Callable[["SocketConnection"], None]
-    """Called once the peer has taken a selected answer."""
+    """Called once the peer has taken its selected answers."""
+    selection_ahead: Callable[["SocketConnection"], bool]
+    """Returns whether the next one may be made meanwhile."""
     catch_up_queue: CatchUpQueue
     token: SecretStr | None = None
     """What a hello must have."""
@@ -178,14 +183,17 @@ class SocketConnection:
     def has_room(self) -> bool:
         """Whether another response may be queued."""
         output = self._output
+        if self._holds_selection:  # which the peer takes: one response may be queued behind it
+            is_below_limits = len(output.items) == 1 and self._services.selection_ahead(self)
+        else:
+            is_below_limits = output.memory_bytes < _MEMORY_BYTES_MAX
         return (
-            not self.closed
+            is_below_limits
+            and not self.closed
             and not self._leaving
             and not self.preparing
-            and not self._holds_selection
             and not self.turn.is_awaited
             and output.bodies < _BODIES_MAX
-            and output.memory_bytes < _MEMORY_BYTES_MAX
         )
 
     @property
@@ -197,7 +205,7 @@ class SocketConnection:
     def taken(self) -> int | None:
         """Bytes that the peer has taken since it came; None: there is nothing for it to take now."""
         is_sending = (bool(self._output.items) or self._line.unsent > 0) and not self.turn.is_awaited
-        return self._line.sent if is_sending else None
+        return self._line.taken if is_sending else None
 
     # --- answering, called by the RequestServer ----------------------------------------------------
 
@@ -212,7 +220,7 @@ class SocketConnection:
             self._send(self._machine.respond(response, body.end - body.position), body)
         elif isinstance(body, memoryview):
             self._holds_selection = True
-            self._line.keep_little()
+            self._line.keep(max(_KEPT_BYTES_MIN, self.selected_max // 4))
             self._send(self._machine.respond(response, len(body)), body)
         else:
             self._send(b"".join((self._machine.respond(response, len(body)), body)))

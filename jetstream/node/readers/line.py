@@ -13,9 +13,12 @@ the socket can be full.
 """
 
 import asyncio
+import fcntl
 import os
 import socket
 import ssl
+import struct
+import termios
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -27,11 +30,10 @@ from jetstream.protocol.connection import encode_farewell
 _CHUNK_BYTES: Final = 64 * KIB
 """Encrypted at once: four TLS records."""
 
-_KEPT_BYTES: Final = 128 * KIB
-"""Bytes that the kernel takes of a connection beyond those on their way, once it is to keep little."""
-
 _HANDSHAKE: Final = 0x16
 """Type of a TLS record, its first byte: what a client begins with (RFC 8446, 5.1)."""
+
+_INT: Final = struct.Struct("i")
 
 _LINGERS: Final = socket.MSG_MORE | socket.MSG_NOSIGNAL
 
@@ -53,16 +55,25 @@ class SocketLine:
         self.is_local = _is_local(sock)
         self.sent = 0
         self.reading = self.writing = False
-        self._keeps_little = False
+        self._kept_bytes: int | None = None
         self._sock = sock
         self._loop = loop
 
-    def keep_little(self) -> None:
-        """Let the kernel take little more than what is on its way, so that `sent` is what the peer takes."""
-        if not self._keeps_little:
-            self._keeps_little = True
-            with suppress(OSError):  # it is gone, which the next call finds
-                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KEPT_BYTES)
+    @property
+    def taken(self) -> int:
+        """Bytes of `sent` that the peer's machine has received."""
+        try:
+            waiting = fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(_INT.size))
+        except OSError:  # it is gone, which the next call finds
+            return self.sent
+        return self.sent - int(_INT.unpack(waiting)[0])
+
+    def keep(self, length: int) -> None:
+        """Let the kernel take no more than ``length`` bytes beyond those on their way."""
+        if length != self._kept_bytes:
+            self._kept_bytes = length
+            with suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, length)
 
     @property
     def unsent(self) -> int:

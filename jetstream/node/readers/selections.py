@@ -97,6 +97,11 @@ class Selections:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         return False
 
+    def has_spare(self, connection: SocketConnection) -> bool:
+        """Return whether the next answer may be made while the connection takes the last: it reads."""
+        size = connection.selected_max
+        return size == SELECTED_BYTES_MAX and self._budget.has_spare(size, self._clock.monotonic())
+
     def _drop(self, pending: Pending) -> None:
         """Drop a fetch that is cancelled: another connection may be the first now."""
         self._budget.drop(pending)
@@ -114,7 +119,7 @@ class Selections:
         is_wanted = is_made and not connection.closed and not pending.is_cancelled
         size = len(made.result().body) if is_wanted else 0
         self._made_bytes += size
-        self._budget.made(connection, size)
+        self._budget.made(connection, size, self._clock.monotonic())
         if is_wanted and not size:
             self._allow_more(connection)
         self._after_release()
@@ -153,7 +158,7 @@ class Selections:
     def _hand_on(self) -> None:
         """Hand back the fetches of the connections whose turn it is."""
         self._is_looking = False
-        while pendings := self._budget.next():
+        while pendings := self._budget.next(self._clock.monotonic()):
             for pending in pendings:
                 pending.withdraw = None
                 if not pending.connection.closed:

@@ -85,6 +85,7 @@ class SocketServer:
             introduced=self._on_introduced,
             closed=self._on_closed,
             selection_taken=self._dispatcher.selections.taken,
+            selection_ahead=self._dispatcher.selections.has_spare,
             token=self._settings.token,
             catch_up_queue=self._catch_up_queue,
             counters=self.counters,
