@@ -2,13 +2,12 @@
 
 import asyncio
 import socket
-from contextlib import suppress
 
 import pytest
 
 from envelope.limits import KIB
 from jetstream.node.readers.line import SocketLine
-from tests.support.sockets import run
+from tests.support.sockets import run, until
 
 
 @pytest.mark.parametrize(("source", "is_local"), [("127.0.0.1", True), ("127.0.0.2", False)])
@@ -55,12 +54,9 @@ def test_what_waits_in_the_kernel_is_sent_but_not_taken() -> None:
                 with pytest.raises(BlockingIOError):
                     send_for_ever(sender)
                 assert 0 <= sender.taken < 64 * KIB < sender.sent
-                total = sender.sent
-                while total:
-                    with suppress(BlockingIOError):
-                        total -= len(line.receive(64 * KIB))
-                while sender.taken < sender.sent:
-                    pass
+                asyncio.get_running_loop().add_reader(server, line.receive, 64 * KIB)
+                await until(lambda: sender.taken == sender.sent)
+                asyncio.get_running_loop().remove_reader(server)
                 line.close()
 
     run(test())
