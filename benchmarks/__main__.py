@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 from benchmarks import (
     catch_up,
+    client,
     cluster,
     cluster_acks,
     cluster_connections,
@@ -52,6 +53,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "publish": publish.run,
     "connections": connections.run,
     "envelope": envelope.run,
+    "client": client.run,
     "latency": latency.run,
     "streams": streams.run,
     "group_commit": group_commit.run,
