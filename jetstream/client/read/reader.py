@@ -406,7 +406,10 @@ class RecordReader:
         """Read through ``batches``, which is this reader's from now on."""
         self._batches = batches
         self._records: Iterator[Record] = iter(())
-        self._next_offset: Offset | None = None
+        self._last: Record | None = None
+        """The last record yielded, of the batch that is at hand."""
+        self._first_offset: Offset | None = None
+        """Of this batch."""
 
     @property
     def stream(self) -> str:
@@ -419,7 +422,9 @@ class RecordReader:
 
         None until the start is known.
         """
-        return self._batches.next_offset if self._next_offset is None else self._next_offset
+        if self._last is not None:
+            return Offset(self._last.offset + 1)
+        return self._batches.next_offset if self._first_offset is None else self._first_offset
 
     @property
     def last_epoch(self) -> LeaderEpoch | None:
@@ -444,14 +449,14 @@ class RecordReader:
         while True:
             record = next(self._records, None)
             if record is not None:
-                self._next_offset = Offset(record.offset + 1)
+                self._last = record
                 return record
-            self._next_offset = None
+            self._last = self._first_offset = None
             batch = await anext(self._batches)
             epoch = self._batches.last_epoch
             assert epoch is not None, "C7: a batch has an epoch"
             self._records = records_of(batch, epoch, self.stream)
-            self._next_offset = Offset(batch.column(0)[0].as_py())
+            self._first_offset = Offset(batch.column(0)[0].as_py())
 
     async def aclose(self) -> None:
         """Stop reading."""

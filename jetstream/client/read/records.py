@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from envelope.types import LeaderEpoch, Offset, TimestampUs
@@ -75,8 +76,8 @@ def records_from(batch: pa.RecordBatch, start: int, epoch: LeaderEpoch, stream: 
     """Return the next `RECORDS_AT_ONCE` rows of ``batch``: a column at a time in C++, a tuple a row here."""
     batch = batch.slice(start, RECORDS_AT_ONCE)
     columns: list[list[Any]] = [
-        batch.column(0).to_pylist(),
-        batch.column(1).cast(pa.int64()).to_pylist(),
+        batch.column(0).to_numpy().tolist(),
+        batch.column(1).to_numpy().view(np.int64).tolist(),
         batch.column(2).to_pylist(),
         batch.column(3).to_pylist(),
         _headers(batch.column(4)),
@@ -85,7 +86,8 @@ def records_from(batch: pa.RecordBatch, start: int, epoch: LeaderEpoch, stream: 
         [epoch] * batch.num_rows,
         [stream] * batch.num_rows,
     ]
-    return list(map(Record._make, zip(*columns, strict=True)))
+    # What `Record._make` does, at half of the cost.
+    return list(map(tuple.__new__, repeat(Record), zip(*columns, strict=True)))
 
 
 def _headers(column: "pa.Array[Any]") -> list[tuple[tuple[str, bytes | None], ...]]:
