@@ -164,16 +164,21 @@ def encode_message(value: bytes | None, *, compress: bool = False, **fields: Unp
     extent = (1, len(payload)) if compress else None
     if compress:
         flags, payload = flags | Flags.ZSTD, _compressed(payload)
-    return _assemble(Kind.MESSAGE, flags, extent, fields, payload)
+    return _assemble(Kind.MESSAGE, flags, extent, fields, (payload,))
 
 
 def encode_batch(
-    arrow: bytes, records: int, *, compress: bool = False, **fields: Unpack[HeaderFields]
+    arrow: bytes | Sequence[bytes | memoryview],
+    records: int,
+    *,
+    compress: bool = False,
+    **fields: Unpack[HeaderFields],
 ) -> bytes:
     """Return the envelope of a batch.
 
     Args:
-        arrow: an Arrow IPC stream of one record batch; docs/envelope.md says which columns it may have.
+        arrow: an Arrow IPC stream of one record batch, perhaps in pieces; docs/envelope.md says which columns
+            it may have.
         records: how many it holds.
         compress: put it into one zstd frame.
         fields: see `HeaderFields`; a batch has no ``key`` and no ``txid``.
@@ -183,12 +188,18 @@ def encode_batch(
         TypeError: a field that does not exist.
     """
     flags = Flags.ZSTD if compress else Flags(0)
-    payload = _compressed(arrow) if compress else arrow
-    return _assemble(Kind.BATCH, flags, (records, len(arrow)), fields, payload)
+    pieces = (arrow,) if isinstance(arrow, bytes) else arrow
+    size = sum(map(len, pieces))
+    payload = (_compressed(b"".join(pieces)),) if compress else pieces
+    return _assemble(Kind.BATCH, flags, (records, size), fields, payload)
 
 
 def _assemble(
-    kind: Kind, flags: Flags, extent: tuple[int, int] | None, fields: HeaderFields, payload: bytes
+    kind: Kind,
+    flags: Flags,
+    extent: tuple[int, int] | None,
+    fields: HeaderFields,
+    payload: Sequence[bytes | memoryview],
 ) -> bytes:
     unknown = fields.keys() - HeaderFields.__optional_keys__
     if unknown:
@@ -209,9 +220,15 @@ def _assemble(
         header.append(_field(_HEADER, _U16.pack(len(name.encode())) + name.encode() + value))
     fields_bytes = b"".join(header)
     fixed = _FIXED.pack(COOKIE, VERSION, kind, flags, len(fields_bytes))
-    crc = crc32c(payload, crc32c(fields_bytes, crc32c(fixed)))
-    whole = b"".join((fixed, _CRC.pack(crc), fields_bytes, payload))
-    decode(whole)  # what the node would refuse is refused here
+    crc = crc32c(fields_bytes, crc32c(fixed))
+    for piece in payload:
+        crc = crc32c(piece, crc)
+    whole = b"".join((fixed, _CRC.pack(crc), fields_bytes, *payload))
+    # What the node would refuse is refused here.
+    end = _HEADER_AT + len(fields_bytes)
+    if len(fields_bytes) > ENVELOPE_HEADER_BYTES_MAX:
+        raise InvalidEnvelope(f"the envelope's header has {len(fields_bytes)} bytes")
+    _envelope(kind, flags, *_fields(whole, end), memoryview(whole)[end:])
     return whole
 
 

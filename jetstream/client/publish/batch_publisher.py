@@ -22,7 +22,7 @@ from envelope.errors import ConnectionLost, InternalError, JetstreamError, Recor
 from envelope.headers import MESSAGE_HEADERS
 from envelope.limits import BATCH_BYTES_MAX, KIB
 from jetstream.client.publish.ack_inbox import AckFuture, ClaimedFuture
-from jetstream.client.publish.batch_envelopes import arrow_bytes, checked_ack, records_in_log
+from jetstream.client.publish.batch_envelopes import arrow_pieces, checked_ack, records_in_log
 from jetstream.client.publish.messages import PublishAck
 from jetstream.client.publish.publisher import Publisher
 from jetstream.log.format.schema import SCHEMA
@@ -244,6 +244,8 @@ def _checked(
 
     Later it would be too late: all records of an envelope would fail with it.
     """
+    if type(value) is bytes and key is None and headers is None and txid is None:  # most of them
+        return (None, None, None, value), len(value) + _RECORD_OVERHEAD_BYTES
     size = _bytes_of("value", value) + _bytes_of("key", key) + _RECORD_OVERHEAD_BYTES
     if txid is not None and (type(txid) is not int or not _TXID_MIN <= txid <= _TXID_MAX):
         raise RequestError(f"the txid {txid!r} is no number of 64 bits")
@@ -277,4 +279,4 @@ def _envelope(rows: list[_Row]) -> bytes:
     names = [name for name, column in columns.items() if name == "value" or column.count(None) < len(column)]
     arrays = [pa.array(columns[name], SCHEMA.field(name).type) for name in names]
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
-    return encode_batch(arrow_bytes(batch), batch.num_rows)
+    return encode_batch(arrow_pieces(batch), batch.num_rows)
