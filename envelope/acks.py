@@ -26,6 +26,9 @@ from envelope.types import LeaderEpoch, Offset, StreamName
 
 _SEPARATORS: Final = (",", ":")
 
+PLAIN_ACK: Final = rb'\{"stream":"([A-Za-z0-9_/-]+)","seq":\d{1,18},"offset":(\d{1,18}),"epoch":(\d{1,18})\}'
+"""What `AckWriter.acks` writes for a stream that is no partition; groups: stream, offset, epoch."""
+
 
 def publish_command(reply: bytes, body: bytes) -> bytes:
     """Return the NATS command that publishes ``body`` on ``reply``, which must not hold white space."""

@@ -12,6 +12,7 @@ from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra 
 
 from envelope.errors import ConnectionLost, InvalidConfig
 from envelope.urls import shown_url, user_in
+from jetstream.client.nodes.nats_seam import RunParser
 
 _IDENTITIES: Final = {"user", "token", "user_credentials", "nkeys_seed", "nkeys_seed_str", "user_jwt_cb"}
 """Options of nats-py that say who the client is; without one of them a URL may."""
@@ -27,6 +28,7 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
         InvalidConfig: an nkey is none.
     """
     client = NatsClient()
+    RunParser.install(client)
     _survive_complaints(client)
     options.setdefault("max_reconnect_attempts", -1)
     if not _IDENTITIES & options.keys():

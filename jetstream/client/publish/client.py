@@ -32,7 +32,7 @@ from jetstream.client.publish.messages import (
     PublishAck,
     PublishOptions,
     encode_options,
-    header_block_bytes,
+    header_block,
     refuse_unknown,
 )
 from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
@@ -128,10 +128,12 @@ class PublishingClient:
         """
         inbox = _required(self._through_nats).inbox
         loop = asyncio.get_running_loop()
-        expectation = OneAck(loop) if streams is None else AckOfEach(streams, loop)
-        reply = inbox.expect(expectation, options.get("timeout", TIMEOUT_S_DEFAULT))
+        timeout = options.get("timeout", TIMEOUT_S_DEFAULT)
+        expectation = OneAck(loop, timeout) if streams is None else AckOfEach(streams, loop, timeout)
+        reply = inbox.address(expectation)
+        inbox.expect(expectation)
         try:
-            await send(self.nats, subject, value, reply, options)
+            await send(self.nats, subject, value, reply + b"0", options)
             return await expectation.future
         finally:
             inbox.withdraw(expectation)
@@ -246,7 +248,7 @@ class PublishingClient:
         filled = envelopes(
             batch_rows(table),
             subject,
-            self.nats.max_payload - header_block_bytes(encode_options(b"", asked)[1]),
+            self.nats.max_payload - len(header_block(encode_options(b"", asked)[1])),
             compress=options.get("compress", False),
             message_id=options.get("message_id"),
         )

@@ -1,8 +1,11 @@
 """The options of a message as NATS headers, and the JSON of a PubAck as values."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, TypedDict
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import repeat
+from typing import Any, Final, Literal, TypedDict
 
 from pydantic_core import from_json
 
@@ -110,8 +113,22 @@ def names_of(stream: str, partition: int | None) -> tuple[str, ...]:
     return (stream,) if partition is None else (stream, stream.removesuffix(f"/{partition}"))
 
 
-_HEADER_BLOCK_BYTES: Final = len(b"NATS/1.0\r\n" + b"\r\n")
-_HEADER_LINE_BYTES: Final = len(b": " + b"\r\n")
+_OPTION_HEADERS: Final = (
+    ("key", KEY),
+    ("message_id", MESSAGE_ID),
+    ("session", SESSION),
+    ("sequence", SEQUENCE),
+    ("sequence_after", SEQUENCE_AFTER),
+    ("txid", TXID),
+    ("expected_last_sequence", EXPECTED_LAST_SEQUENCE),
+    ("expected_last_message_id", EXPECTED_LAST_MESSAGE_ID),
+    ("stream", EXPECTED_STREAM),
+    ("ack", ACK),
+)
+"""Options and their headers, in the order in which they are sent."""
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""A token of RFC 9110, which nats-py and Go's clients take."""
 
 _BY_ACK_CODE: Final[dict[int, type[JetstreamError]]] = {
     error.ack_code: error for error in registry().values()
@@ -133,79 +150,96 @@ def encode_options(value: bytes | None, options: PublishOptions) -> tuple[bytes,
     tombstone = value is None or options.get("tombstone", False)
     if tombstone and value:
         raise RequestError("a tombstone has no value")
-    named: tuple[tuple[str, object], ...] = (
-        (KEY, _text(options.get("key"))),
-        (MESSAGE_ID, options.get("message_id")),
-        (SESSION, options.get("session")),
-        (SEQUENCE, options.get("sequence")),
-        (SEQUENCE_AFTER, options.get("sequence_after")),
-        (TXID, options.get("txid")),
-        (EXPECTED_LAST_SEQUENCE, options.get("expected_last_sequence")),
-        (EXPECTED_LAST_MESSAGE_ID, options.get("expected_last_message_id")),
-        (EXPECTED_STREAM, options.get("stream")),
-        (ACK, options.get("ack")),
-        (TOMBSTONE, "true" if tombstone else None),
-    )
-    headers.update((name, str(wanted)) for name, wanted in named if wanted is not None)
+    for option, header in _OPTION_HEADERS:
+        if (wanted := options.get(option)) is not None:
+            headers[header] = _text(wanted)
+    if tombstone:
+        headers[TOMBSTONE] = "true"
     for name, text in headers.items():
         _check(name, text)
     return value or b"", headers or None
 
 
-def header_block_bytes(headers: Mapping[str, str] | None) -> int:
-    """Return how many bytes NATS carries besides the payload, for headers of `encode_options`."""
+def header_block(headers: Mapping[str, str] | None) -> bytes:
+    """Return the headers of `encode_options` as NATS carries them, empty if there are none."""
     if headers is None:
-        return 0
-    lines = sum(len(name) + len(text.encode()) + _HEADER_LINE_BYTES for name, text in headers.items())
-    return _HEADER_BLOCK_BYTES + lines
+        return b""
+    lines = [f"{name}: {text}\r\n" for name, text in headers.items()]
+    return f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
 
 
 def refuse_unknown(options: Mapping[str, object], known: Collection[str]) -> None:
     """Raise TypeError for an option that does not exist: a misspelt one must not be taken for the default."""
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise TypeError(f"unexpected options: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    if unknown := options.keys() - known:
+        raise TypeError(
+            f"unexpected options: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}"
+        )
 
 
-def _text(key: bytes | str | None) -> str | None:
-    if not isinstance(key, bytes):
-        return key
+def _text(wanted: object) -> str:
+    if not isinstance(wanted, bytes):
+        return str(wanted)
     try:
-        return key.decode()
+        return wanted.decode()
     except UnicodeDecodeError:
         raise InvalidHeader("a key in a NATS header must be UTF-8") from None
 
 
 def _check(name: str, text: str) -> None:
-    """Refuse what would arrive changed: nats-py replaces line ends and cuts outer spaces."""
-    if text != text.strip() or "\r" in text or "\n" in text or not text.isprintable():
+    """Refuse what would end its line, or arrive without its outer spaces."""
+    if not text.isprintable() or text != text.strip():
         raise InvalidHeader(f"{name}: {text!r} has line ends, outer spaces or unprintable characters")
-    if not name or name != name.strip() or ":" in name or not name.isascii() or not name.isprintable():
+    if not _HEADER_NAME.fullmatch(name):
         raise InvalidHeader(f"{name!r} is not a header name")
+
+
+def plain_acks(
+    streams: Sequence[bytes], offsets: Sequence[bytes], epochs: Sequence[bytes]
+) -> list[PublishAck]:
+    """Return the acks of the groups of `envelope.acks.PLAIN_ACK`, a column at a time.
+
+    That takes a third of the time that a frozen dataclass takes for itself.
+    """
+    count = len(streams)
+    names = {name: name.decode() for name in set(streams)}
+    numbers = {epoch: int(epoch) for epoch in set(epochs)}
+    columns: tuple[Iterable[object], ...] = (
+        map(names.__getitem__, streams),
+        map(int, offsets),
+        map(numbers.__getitem__, epochs),
+        repeat(False, count),
+        repeat(1, count),
+        repeat(None, count),
+    )
+    acks = list(map(PublishAck.__new__, repeat(PublishAck, count)))
+    for field, column in zip(fields(PublishAck), columns, strict=True):
+        member: Any = getattr(PublishAck, field.name)  # of the class: the descriptor of the slot
+        deque(map(member.__set__, acks, column), maxlen=0)
+    return acks
 
 
 def parse_ack(payload: bytes) -> PublishAck | PublishRefusal | None:
     """Return the ack or the refusal in a reply to a publish; None if the reply is not from a stream."""
     try:
-        fields: object = from_json(payload)
+        document: object = from_json(payload)
     except ValueError:
         return None
-    if not isinstance(fields, dict):
+    if not isinstance(document, dict):
         return None
-    stream, sequence, error = fields.get("stream"), fields.get("seq"), fields.get("error")
-    number = fields.get("partition")
+    stream, sequence, error = document.get("stream"), document.get("seq"), document.get("error")
+    number = document.get("partition")
     partition = number if type(number) is int else None
     if isinstance(error, dict):
         return PublishRefusal(
-            stream if isinstance(stream, str) else "", _refusal(error, fields.get("detail")), partition
+            stream if isinstance(stream, str) else "", _refusal(error, document.get("detail")), partition
         )
-    is_repeat = fields.get("duplicate") is True
+    is_repeat = document.get("duplicate") is True
     if not isinstance(stream, str) or type(sequence) is not int or sequence < (0 if is_repeat else 1):
         return None
     if sequence == 0:
         forgotten = OffsetForgotten(f"stored in {stream} so long ago that nobody knows where")
         return PublishRefusal(stream, forgotten, partition)
-    offset, epoch, count = fields.get("offset"), fields.get("epoch"), fields.get("count")
+    offset, epoch, count = document.get("offset"), document.get("epoch"), document.get("count")
     records = count if type(count) is int and count > 0 else None
     return (PublishAck if records is None else BatchAck)(
         stream=stream,

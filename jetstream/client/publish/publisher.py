@@ -5,32 +5,30 @@ raise the first.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-import nats.errors
 from nats.aio.client import Client as NatsClient
 
-from envelope.errors import (
-    ConnectionLost,
-    InvalidHeader,
-    InvalidSubject,
-    Overloaded,
-    RecordTooLarge,
-    RequestError,
-)
-from envelope.limits import CONTROL_LINE_BYTES_MAX
+from envelope.errors import ConnectionLost, InvalidSubject, RecordTooLarge, RequestError
+from envelope.limits import CONTROL_LINE_BYTES_MAX, KIB
 from envelope.subjects import validated_subject
+from jetstream.client.nodes.nats_seam import write
 from jetstream.client.publish.ack_inbox import (
+    AckBlock,
     AckFuture,
     AckInbox,
     AckOfEach,
     AcksFuture,
     ClaimedFuture,
+    Expected,
     OneAck,
 )
-from jetstream.client.publish.messages import PublishAck, PublishOptions, encode_options, header_block_bytes
+from jetstream.client.publish.messages import PublishAck, PublishOptions, encode_options, header_block
 
 _KEPT_MAX: Final = 100
 
@@ -76,6 +74,10 @@ class UnobservedFailures:
 
 Message = tuple[str, bytes | None] | tuple[str, bytes | None, PublishOptions]
 """Subject, value, and perhaps options."""
+
+_TOGETHER_BYTES: Final = 256 * KIB
+"""Payload after which messages are written: to join more of it gains nothing."""
+
 _SIZES_BYTES_MAX: Final = 3 + 2 * len("67108864")
 """In a control line, besides subjects: blanks, and the sizes of headers and of everything, 64 MiB at most."""
 
@@ -88,7 +90,7 @@ def checked_window(window: int) -> int:
 
 
 async def send(
-    nats_client: NatsClient, subject: str, value: bytes | None, reply: str, options: PublishOptions
+    nats_client: NatsClient, subject: str, value: bytes | None, reply: bytes, options: PublishOptions
 ) -> None:
     """Give one message to NATS; its failures as typed errors, all of which mean: not sent.
 
@@ -97,25 +99,42 @@ async def send(
         Overloaded: NATS is away and its buffer is full.
         ConnectionLost: the NATS connection is closed.
     """
-    validated_subject(subject)
-    payload, headers = encode_options(value, options)
-    # nats-py counts the payload alone. The server counts the headers too, and closes the connection for good.
-    size, size_max = len(payload) + header_block_bytes(headers), nats_client.max_payload
+    command = _command(subject, value, reply, options, nats_client.max_payload)
+    await write(nats_client, command, 1, len(command[1]))
+
+
+def _command(
+    subject: str, value: bytes | None, reply: bytes, options: PublishOptions | None, size_max: int
+) -> tuple[bytes, bytes, bytes]:
+    """Return the command that publishes a message, in pieces; the payload is the second.
+
+    Raises:
+        InvalidSubject, InvalidHeader, RecordTooLarge: NATS would not carry it, or no stream could store it.
+        RequestError: a tombstone with a value.
+        TypeError: the value is no bytes, or an option does not exist.
+    """
+    name = _encoded_subject(subject)
+    if options or value is None:
+        value, headers = encode_options(value, options or PublishOptions())
+        header = header_block(headers)
+    else:
+        header = b""
+    if type(value) is not bytes:
+        value = bytes(memoryview(value))  # it may be changed before it leaves
+    # The server counts the headers too, and closes the connection for good.
+    size = len(header) + len(value)
     if size > size_max:
         raise RecordTooLarge(f"{size} bytes with its headers, NATS carries {size_max}")
-    line = len(subject.encode()) + len(reply) + _SIZES_BYTES_MAX
-    if line > CONTROL_LINE_BYTES_MAX:
+    if len(name) + len(reply) + _SIZES_BYTES_MAX > CONTROL_LINE_BYTES_MAX:
         raise InvalidSubject(f"subject of {len(subject)} characters: NATS carries no line so long")
-    try:
-        await nats_client.publish(subject, payload, reply=reply, headers=headers)
-    except nats.errors.BadSubjectError:
-        raise InvalidSubject(f"subject {subject!r}") from None
-    except nats.errors.BadHeaderError as error:
-        raise InvalidHeader(f"header {error}") from None
-    except nats.errors.OutboundBufferLimitError:
-        raise Overloaded("NATS is away and the buffer for it is full") from None
-    except nats.errors.Error as error:
-        raise ConnectionLost(f"NATS: {error}") from error
+    if header:
+        return b"HPUB %b %b %d %d\r\n%b" % (name, reply, len(header), size, header), value, b"\r\n"
+    return b"PUB %b %b %d\r\n" % (name, reply, size), value, b"\r\n"
+
+
+@lru_cache(maxsize=4096)
+def _encoded_subject(subject: str) -> bytes:
+    return validated_subject(subject).encode()
 
 
 class Publisher:
@@ -140,14 +159,16 @@ class Publisher:
         self._window = checked_window(window)
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._outstanding: set[OneAck | AckOfEach] = set()
+        self._expected: set[Expected] = set()
+        self._unanswered = 0
+        """Messages, of all that is expected."""
         self._changed = asyncio.Event()
         self._failures = UnobservedFailures()
 
     @property
     def outstanding(self) -> int:
         """How many messages await their ack."""
-        return len(self._outstanding)
+        return self._unanswered
 
     @property
     def payload_max(self) -> int:
@@ -162,8 +183,11 @@ class Publisher:
         Raises:
             JetstreamError: the message was not sent.
         """
-        ack = OneAck(self._loop)
-        await self._send(ack, subject, value, options)
+        await self._room()
+        ack = OneAck(self._loop, options.get("timeout", self._timeout), self._on_answers)
+        reply = self._inbox.address(ack) + b"0"
+        command = _command(subject, value, reply, options, self._nats.max_payload)
+        await self._write((ack,), command, 1, len(command[1]))
         return ack.future
 
     async def publish_all(
@@ -183,23 +207,24 @@ class Publisher:
         Raises:
             JetstreamError: the first failure; what was sent before and after it may be stored.
         """
-        futures: list[AckFuture | AcksFuture] = []
+        sent: deque[tuple[AcksFuture, int]] = deque()
         acks: list[PublishAck] = []
-        acked = 0
-        for message in messages:
-            options = message[2] if len(message) == 3 else PublishOptions()
-            ack = OneAck(self._loop) if streams is None else AckOfEach(streams, self._loop)
-            await self._send(ack, message[0], message[1], options)
-            futures.append(ack.future)
-            if len(futures) >= 2 * self._window:
-                acks += await _gathered(futures[: self._window])
-                acked += self._window
-                del futures[: self._window]
-                if progress is not None:
+        acked = told = 0
+        source = iter(messages)
+        is_last = False
+        while not is_last:
+            some = await self._send_some(source, streams)
+            is_last = not some
+            sent += some
+            while sent and (is_last or sent[0][0].done()):
+                future, count = sent.popleft()
+                acks += await future
+                acked += count
+                if progress is not None and acked - told >= self._window:
                     progress(acked)
-        acks += await _gathered(futures)
-        if progress is not None:
-            progress(acked + len(futures))
+                    told = acked
+        if progress is not None and (acked > told or not acked):
+            progress(acked)
         return acks
 
     async def flush(self) -> None:
@@ -208,7 +233,7 @@ class Publisher:
         Raises:
             JetstreamError: the first failure that was not seen through its future; a note has their number.
         """
-        while self._outstanding:
+        while self._unanswered:
             self._changed.clear()
             await self._changed.wait()
         self._failures.raise_first()  # C11
@@ -224,52 +249,97 @@ class Publisher:
         self._entered = False
         if error is None:
             await self.flush()
-        for ack in tuple(self._outstanding):
-            self._inbox.withdraw(ack)
-            ack.on_failure(ConnectionLost("the publisher was left before the ack came"))
+        for each in tuple(self._expected):
+            self._inbox.withdraw(each)
+            each.on_failure(ConnectionLost("the publisher was left before the ack came"))
 
-    async def _send(
-        self, ack: OneAck | AckOfEach, subject: str, value: bytes | None, options: PublishOptions
-    ) -> None:
-        """Send one message, whose answers are for ``ack``; waits while the window is full."""
-        while len(self._outstanding) >= self._window:
+    async def _room(self) -> int:
+        """Return how many messages the window has room for; waits while it is full."""
+        while self._unanswered >= self._window:
             self._changed.clear()
             await self._changed.wait()
         if not self._entered:
             raise RequestError("a publisher publishes inside its async with block")
-        reply = self._inbox.expect(ack, options.get("timeout", self._timeout))
-        self._outstanding.add(ack)
-        assert len(self._outstanding) <= self._window, "C10"
+        return self._window - self._unanswered
+
+    async def _send_some(
+        self, source: Iterator[Message], streams: Sequence[str] | None
+    ) -> list[tuple[AcksFuture, int]]:
+        """Send the next messages together, as many as there is room for; return the futures of their acks.
+
+        Each future comes with its number of messages; there is none where no message was left. A message
+        that cannot be sent is an error; those before it are sent.
+        """
+        room = await self._room()
+        size_max = self._nats.max_payload
+        expected: list[AckBlock | AckOfEach] = []
+        counts: list[int] = []
+        block: AckBlock | AckOfEach | None = None
+        pieces: list[bytes] = []
+        reply = b""
+        number = size = 0
+        try:
+            for message in islice(source, room):
+                options = message[2] if len(message) == 3 else None
+                timeout = self._timeout if options is None else options.get("timeout", self._timeout)
+                if block is None or streams is not None or block.timeout != timeout:
+                    block = self._block(timeout, streams)
+                    reply, number = self._inbox.address(block), 0
+                command = _command(message[0], message[1], b"%b%d" % (reply, number), options, size_max)
+                pieces += command
+                if number == 0:
+                    expected.append(block)
+                    counts.append(0)
+                counts[-1] = number = number + 1
+                size += len(command[1])
+                if size >= _TOGETHER_BYTES:
+                    break
+        finally:
+            if pieces:
+                for each, count in zip(expected, counts, strict=True):
+                    each.add(count)
+                await self._write(expected, pieces, sum(counts), size)
+        return [(each.future, count) for each, count in zip(expected, counts, strict=True)]
+
+    def _block(self, timeout: float, streams: Sequence[str] | None) -> AckBlock | AckOfEach:
+        if streams is None:
+            return AckBlock(self._loop, timeout, self._on_answers)
+        return AckOfEach(streams, self._loop, timeout, self._on_answers)
+
+    async def _write(
+        self, expected: Sequence[Expected], pieces: Sequence[bytes], messages: int, payload_bytes: int
+    ) -> None:
+        """Give messages to NATS; if it does not take them, no answers to them are expected."""
+        for each in expected:
+            self._inbox.expect(each)
+        self._expected.update(expected)
+        self._unanswered += messages
+        assert self._unanswered <= self._window, "C10"
         sent = False
         try:
-            await send(self._nats, subject, value, reply, options)
+            await write(self._nats, pieces, messages, payload_bytes)
             sent = True
         finally:
-            if not sent:
-                self._inbox.withdraw(ack)
-                self._outstanding.discard(ack)
-                self._changed.set()
-        ack.future.add_done_callback(lambda _: self._on_done(ack))
+            for each in expected:
+                if sent:
+                    each.future.add_done_callback(partial(self._on_done, each))
+                else:
+                    self._give_up(each)
 
-    def _on_done(self, ack: OneAck | AckOfEach) -> None:
-        self._outstanding.discard(ack)
+    def _on_answers(self, expectation: Expected, count: int, failed: Sequence[ClaimedFuture[Any]]) -> None:
+        self._unanswered -= count
+        if not expectation.unanswered:
+            self._expected.discard(expectation)
         self._changed.set()
-        done: asyncio.Future[Any] = ack.future
-        if done.cancelled():  # whoever waited for it does not any more
-            self._inbox.withdraw(ack)
-            return
-        # The base class's method: to look here is not to claim.
-        if asyncio.Future.exception(done) is not None and not ack.future.claimed:
-            self._failures.keep(ack.future)
+        for future in failed:
+            asyncio.Future.exception(future)  # the base class's method: to look here is not to claim
+            self._failures.keep(future)
 
+    def _on_done(self, expectation: Expected, _: object) -> None:
+        if expectation.future.cancelled():  # the caller that waited for it does not any more
+            self._give_up(expectation)
 
-async def _gathered(futures: Sequence[AckFuture | AcksFuture]) -> list[PublishAck]:
-    """Return all acks in order; raises the first failure."""
-    acks: list[PublishAck] = []
-    for future in futures:
-        done = await future
-        if isinstance(done, list):
-            acks += done
-        else:
-            acks.append(done)
-    return acks
+    def _give_up(self, expectation: Expected) -> None:
+        self._inbox.withdraw(expectation)
+        count, expectation.unanswered = expectation.unanswered, 0
+        self._on_answers(expectation, count, ())

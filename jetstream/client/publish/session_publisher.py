@@ -29,7 +29,7 @@ from envelope.errors import (
 from jetstream.client.publish.ack_inbox import AckInbox, ClaimedFuture, OneAck
 from jetstream.client.publish.batch_envelopes import Filled, batch_rows, envelopes
 from jetstream.client.publish.message_table import ArrowTable
-from jetstream.client.publish.messages import PublishOptions, encode_options, header_block_bytes
+from jetstream.client.publish.messages import PublishOptions, encode_options, header_block
 from jetstream.client.publish.publisher import UnobservedFailures, send
 from jetstream.client.publish.session_messages import (
     PublisherSessionSettings,
@@ -191,7 +191,7 @@ class SessionPublisher:
         Any thread may; for everything else see `publish_batch`.
         """
         widest = self._settings.placed(PublishOptions(key=key), _SEQUENCE_MAX, _SEQUENCE_MAX)
-        payload_max = self._nats.max_payload - header_block_bytes(encode_options(b"", widest)[1])
+        payload_max = self._nats.max_payload - len(header_block(encode_options(b"", widest)[1]))
         return envelopes(batch_rows(table), subject, payload_max, compress=compress, message_id=None)
 
     def _again(self, number: int, records: int | None) -> SessionFuture:
@@ -243,8 +243,9 @@ class SessionPublisher:
             return
         message.after = self._unacked[place - 1].sequence if place else self._last_acked
         options = self._settings.placed(message.options, message.sequence, message.after)
-        ack = message.ack = OneAck(self._loop)
-        reply = self._inbox.expect(ack, max(self._settings.retry_s, self._settings.timeout_s))
+        ack = message.ack = OneAck(self._loop, max(self._settings.retry_s, self._settings.timeout_s))
+        reply = self._inbox.address(ack) + b"0"
+        self._inbox.expect(ack)
         ack.future.add_done_callback(partial(self._answered, message, ack))
         message.attempts.append(ack)
         if len(message.attempts) > _ATTEMPTS_MAX:

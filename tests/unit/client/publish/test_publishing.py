@@ -1,10 +1,11 @@
 """Options to headers, answers to values."""
 
 import json
+import re
 
 import pytest
 
-from envelope.acks import AckWriter, refusal_body
+from envelope.acks import PLAIN_ACK, AckWriter, EchoingReply, refusal_body
 from envelope.errors import InvalidHeader, JetstreamError, RequestError, UnavailableError, registry
 from envelope.headers import parse_header_block, publish_headers
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName
@@ -13,7 +14,9 @@ from jetstream.client.publish.messages import (
     PublishOptions,
     PublishRefusal,
     encode_options,
+    header_block,
     parse_ack,
+    plain_acks,
 )
 
 
@@ -34,8 +37,7 @@ def test_every_option_arrives_as_the_header_that_ingest_reads() -> None:
     }
     payload, headers = encode_options(None, options)
     assert headers is not None
-    block = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
-    parsed = parse_header_block(b"NATS/1.0\r\n" + block.encode() + b"\r\n")
+    parsed = parse_header_block(header_block(headers))
     asked = publish_headers(parsed)
     assert payload == b""
     assert ("mine", b"yes") in parsed
@@ -93,6 +95,29 @@ def test_the_answers_of_a_partition_are_those_of_its_stream_too() -> None:
     ordinary = parse_ack(body_of(AckWriter(StreamName("a/12"), LeaderEpoch(1)).ack(b"r", Offset(0))))
     assert ordinary is not None
     assert (ordinary.partition, ordinary.names) == (None, ("a/12",))
+
+
+def test_plain_acks_are_read_by_the_column_as_they_are_one_by_one() -> None:
+    writers = [AckWriter(StreamName(name), LeaderEpoch(epoch)) for name, epoch in (("a/b", 3), ("c", 12))]
+    bodies = [body_of(writer.acks([b"r"], Offset(10**digits))) for digits in range(15) for writer in writers]
+    found = [re.fullmatch(PLAIN_ACK, body) for body in bodies]
+    streams, offsets, epochs = zip(*(match.groups() for match in found if match is not None), strict=True)
+    acks = plain_acks(streams, offsets, epochs)
+    assert acks == list(map(parse_ack, bodies))
+    assert len({hash(ack) for ack in acks}) == len(bodies)
+
+
+def test_an_ack_that_says_more_is_not_read_by_the_column() -> None:
+    writer = AckWriter(StreamName("a"), LeaderEpoch(3))
+    partition = AckWriter(StreamName("a/12"), LeaderEpoch(3), 12)
+    answers = [
+        writer.duplicate(b"r", Offset(1)),
+        writer.duplicate(b"r", None),
+        writer.refusal(b"r", UnavailableError("later")),
+        writer.ack(EchoingReply(b"r", 1, None), Offset(1)),
+        partition.acks([b"r"], Offset(9)),
+    ]
+    assert [re.fullmatch(PLAIN_ACK, body_of(answer)) for answer in answers] == [None] * len(answers)
 
 
 @pytest.mark.parametrize("kind", registry().values())
