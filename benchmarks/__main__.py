@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from benchmarks import (
+    budget,
     catch_up,
     client,
     cluster,
@@ -57,6 +58,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "latency": latency.run,
     "streams": streams.run,
     "group_commit": group_commit.run,
+    "budget": budget.run,
     "read": read.run,
     "read_delay": read_delay.run,
     "long_poll": long_poll.run,

@@ -5,9 +5,8 @@ All processes share the machine and its disk, so every record is written and syn
 
 import asyncio
 import socket
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from nats.js.errors import NotFoundError
 
 from benchmarks.batches import count_batches
 from benchmarks.loadgen import Address
-from benchmarks.processes import ProcessError, last_words, nats_server
+from benchmarks.processes import NODE_PROGRAM, ProcessError, last_words, nats_server
 from benchmarks.server_process import ServerProcess
 from benchmarks.systems import RequestRefused, ask
 from jetstream.node.nats.embedded_server import find_nats_server
@@ -208,7 +207,9 @@ class NatsCluster:
 
 
 @contextmanager
-def node_cluster(directory: Path, log_level: str = "warning") -> Iterator[NodeCluster]:
+def node_cluster(
+    directory: Path, log_level: str = "warning", program: Sequence[str] = NODE_PROGRAM
+) -> Iterator[NodeCluster]:
     """Run three nodes and their nats-server while the block runs."""
     ports = free_ports(REPLICAS)
     voters = ", ".join(f'{name} = "{HOST}:{port}"' for name, port in zip(NAMES, ports, strict=True))
@@ -222,10 +223,8 @@ def node_cluster(directory: Path, log_level: str = "warning") -> Iterator[NodeCl
                 f'node_id = "{name}"\ndata = "{place / "data"}"\nlog_level = "{log_level}"\n'
                 f'[nats]\nurls = ["{address.url}"]\n[socket]\nport = 0\n[peers]\nvoters = {{{voters}}}\n'
             )
-            command = [sys.executable, "-m", "jetstream", "node"]
-            servers[name] = ServerProcess(
-                f"node {name}", [*command, "--config", str(place / "node.toml")], place / "log"
-            )
+            command = [*program, "node", "--config", str(place / "node.toml")]
+            servers[name] = ServerProcess(f"node {name}", command, place / "log")
             stack.callback(servers[name].stop)
             servers[name].start()
         data = {name: directory / name / "data" for name in NAMES}

@@ -1,12 +1,9 @@
 """Builds and runs the C load generator; what it prints becomes typed results.
 
-The generator is compiled on the spot into ``benchmarks/build/`` with whatever ``cc`` is (``CC`` overrides)
-and needs nothing but libc.
+The generator needs nothing but libc.
 """
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypedDict, cast
 
+from benchmarks.compiler import BUILD, compiled
 from benchmarks.machine import REPOSITORY
 
 SOURCE: Final = Path(__file__).with_name("loadgen.c")
-BINARY: Final = Path(__file__).with_name("build") / "loadgen"
+BINARY: Final = BUILD / "loadgen"
 FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
 
 
@@ -31,7 +29,7 @@ STORE_IN_PYTHON: Final = (sys.executable, "-m", "benchmarks.bare_store")
 
 
 class LoadGeneratorError(Exception):
-    """The generator could not be built, or gave up: its own words are the message."""
+    """The generator gave up: its own words are the message."""
 
 
 class Percentiles(TypedDict):
@@ -161,19 +159,7 @@ class FsyncResult:
 
 def build() -> Path:
     """Compile the generator unless the binary is newer than its source; return the binary's path."""
-    if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
-        return BINARY
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise LoadGeneratorError("no C compiler: the load generator needs cc or gcc")
-    BINARY.parent.mkdir(exist_ok=True)
-    fresh = BINARY.with_name(f"loadgen.{os.getpid()}")
-    command = [compiler, *FLAGS, "-o", str(fresh), str(SOURCE)]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    if compiled.returncode:
-        raise LoadGeneratorError(f"{' '.join(command)}\n{compiled.stderr}")
-    fresh.replace(BINARY)  # two builds at once both end with a whole binary
-    return BINARY
+    return compiled(SOURCE, BINARY, FLAGS)
 
 
 def publish(address: Address, subject: str, load: Load, on_event: Callable[[str], None]) -> LoadResult:

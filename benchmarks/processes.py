@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,8 @@ START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 60.0
 POLL_SECONDS: Final = 0.02
 API_PREFIX: Final = "jetstream.api"
+NODE_PROGRAM: Final = (sys.executable, "-m", "jetstream")
+"""Followed by the words of its command line."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
@@ -54,7 +56,7 @@ def nats_server(directory: Path, jetstream: str | None = None) -> Iterator[tuple
 
 
 @contextmanager
-def node(directory: Path, nats_address: Address) -> Iterator[int]:
+def node(directory: Path, nats_address: Address, program: Sequence[str] = NODE_PROGRAM) -> Iterator[int]:
     """Run one of our nodes attached to the NATS server at ``nats_address``; yields its pid."""
     directory.mkdir(parents=True)
     path = directory / "node.toml"
@@ -62,7 +64,7 @@ def node(directory: Path, nats_address: Address) -> Iterator[int]:
         f'data = "{directory / "data"}"\nlog_level = "warning"\n'
         f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n'
     )
-    command = [sys.executable, "-m", "jetstream", "node", "--config", str(path)]
+    command = [*program, "node", "--config", str(path)]
     with _running(command, directory / "log") as process:
         asyncio.run(_wait_for_api(process, nats_address, directory / "log"))
         yield process.pid
