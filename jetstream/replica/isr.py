@@ -47,6 +47,11 @@ class InSyncReplicas:
             return self.committed
         return self.committed.union(member.node_id for member in self.proposal.isr)
 
+    def due_at(self, retry_interval_ns: int) -> MonotonicNs:
+        """Return when the proposal that is out is sent again, or from when on there may be one."""
+        proposal = self.proposal
+        return self.propose_after if proposal is None else MonotonicNs(proposal.sent_at + retry_interval_ns)
+
     def propose(self, isr: tuple[NodeAtEpoch, ...], now: MonotonicNs) -> Proposal:
         """Note that ``isr`` is proposed."""
         assert self.proposal is None, f"L5: proposal {self._proposals} is still out"

@@ -18,7 +18,7 @@ Sources: Kafka's replication protocol (high watermark as minimum over the ISR; K
 966).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -85,14 +85,14 @@ class Leader:
         L4: nothing leaves without a valid lease, or once deposed, but refusals; the epoch is on record
             before.
         L5: at most one proposal of an ISR is out; the leader is in it, and only replicas are.
+        L6: before ``_keeps_up_until`` no member of the ISR lags; none is looked at until then.
+            Held by test_what_is_committed_stays_and_the_replicas_agree_in_the_end.
 
     Attributes:
         deposed: this reign is over.
         replicas: who is in sync or may come to be, this node included: no read replica.
         is_replicated: somebody follows.
         takes_followers: somebody may follow, now or later; then it is told of changes of the catalogue.
-        wake_at: when to give it a `Tick`, ns of the clock that ``now`` is of; `NEVER` while nothing is to be
-            done by time alone. May change with every event.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Leader:
         self._lease = lease
         self._settings = settings
         self.deposed = False
-        self.wake_at = NEVER
+        self._acted_at = NEVER  # when the last event was handled, if there was a lease then
+        self._keeps_up_until = now
         self.takes_followers = appointment.node_id != _SOLE
         self._followers = _followers(appointment, {}, now)
         self.is_replicated = bool(self._followers)
@@ -163,6 +164,29 @@ class Leader:
             progress.state(node, in_sync=node in committed) for node, progress in self._followers.items()
         )
 
+    @property
+    def wake_at(self) -> MonotonicNs:
+        """When to give it a `Tick`, ns of the clock that ``now`` is of; may change with every event.
+
+        `NEVER` while nothing is to be done by time alone. Not remembered: a busy leader has a thousand events
+        until somebody asks.
+        """
+        if self._acted_at == NEVER or not self._followers:
+            return NEVER  # time alone brings no lease
+        log_end, settings = self._log.log_end_offset, self._settings
+        members = _members(self.isr, self._followers)
+        lagging_at = min(
+            (one.lags_from(log_end, settings.replica_lag_max_ns) for one in members), default=NEVER
+        )
+        heartbeats = [
+            progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
+            for progress in self._followers.values()
+            if progress.parked is not None
+        ]
+        times = (lagging_at, self.isr.due_at(settings.retry_interval_ns), *heartbeats)
+        # What is past waits for something else.
+        return min((when for when in times if when > self._acted_at), default=NEVER)
+
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
         if self.deposed:
@@ -182,19 +206,16 @@ class Leader:
             case _:
                 self._note(event, now)
         if not self.holds_leadership(now):
-            self.wake_at = NEVER  # time alone brings no lease
+            self._acted_at = NEVER
             assert all(isinstance(one.answer, RefusedMessage) for one in answers), f"L4: {answers} {self}"
             assert self.high_watermark == high_watermark, f"L4: committed after {high_watermark}: {self}"
             return answers
         actions = [*answers, *self._advance()]
         assert self.high_watermark >= high_watermark, f"L2: back from {high_watermark}: {self}"
-        self.wake_at = NEVER
+        self._acted_at = now
         if self._followers:
-            members = (self._followers[node] for node in self.isr.committed if node in self._followers)
-            lagging_at = _lagging_at(members, self._log.log_end_offset, self._settings.replica_lag_max_ns)
             actions += self._serve(now)
-            actions += self._propose(now, lagging_at)
-            self.wake_at = min((when for when in self._due(lagging_at) if when > now), default=NEVER)
+            actions += self._propose(now)
         return tuple(actions)
 
     def __str__(self) -> str:
@@ -220,6 +241,7 @@ class Leader:
             case FollowerLost(follower):
                 if follower in self._followers:
                     self._followers[follower].lost = True
+                    self._keeps_up_until = now
             case LeaseRenewed():
                 # It could not serve, or this process stood still: the silence says nothing about followers.
                 for progress in self._followers.values():
@@ -243,6 +265,7 @@ class Leader:
         self.replicas = frozenset(changed.replicas)
         self._followers = _followers(self._appointment, self._followers, now)
         self.is_replicated = bool(self._followers)
+        self._keeps_up_until = now
 
     def _grow(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> None:
         log = self._log
@@ -330,21 +353,9 @@ class Leader:
                 limit = log.log_end_offset
                 yield ServeFollower(follower, fetch.last_epoch, fetch.log_end, limit, self.high_watermark)
 
-    def _due(self, lagging_at: MonotonicNs) -> Iterator[MonotonicNs]:
-        """Yield when time alone may give something to do; what is past waits for something else."""
-        proposal, settings = self.isr.proposal, self._settings
-        yield lagging_at
-        if proposal is not None:
-            yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)
-        else:
-            yield self.isr.propose_after
-        for progress in self._followers.values():
-            if progress.parked is not None:
-                yield progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
-
     # --- the ISR ------------------------------------------------------------------------------------------
 
-    def _propose(self, now: MonotonicNs, lagging_at: MonotonicNs) -> Iterator[Action]:
+    def _propose(self, now: MonotonicNs) -> Iterator[Action]:
         proposal = self.isr.proposal
         if proposal is not None:
             if now >= proposal.sent_at + self._settings.retry_interval_ns:
@@ -353,7 +364,12 @@ class Leader:
             return
         if now < self.isr.propose_after:
             return
-        if now < lagging_at and len(self.isr.committed) == len(self._appointment.replicas):
+        if now >= self._keeps_up_until:
+            log_end, lag_max_ns = self._log.log_end_offset, self._settings.replica_lag_max_ns
+            in_sync = _members(self.isr, self._followers)
+            times = (progress.keeps_up_until(log_end, lag_max_ns, now) for progress in in_sync)
+            self._keeps_up_until = min(times, default=NEVER)
+        if now < self._keeps_up_until and len(self.isr.committed) == len(self._appointment.replicas):
             return  # all are in sync, as nearly always: nobody joins, nobody leaves
         wanted = self._wanted(now)
         members = None if wanted == self.isr.committed else _named(wanted, self._appointment, self._followers)
@@ -402,9 +418,9 @@ def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset,
     return Leader(appointment, LogState(reign, log_end, log_end, synced_end), synced_end, now, unlimited())
 
 
-def _lagging_at(members: Iterable[FollowerProgress], log_end: Offset, lag_max_ns: int) -> MonotonicNs:
-    """Return from when on the first of ``members`` lags, if they do nothing."""
-    return min([progress.lags_from(log_end, lag_max_ns) for progress in members], default=NEVER)
+def _members(isr: InSyncReplicas, followers: Mapping[NodeId, FollowerProgress]) -> Iterator[FollowerProgress]:
+    """Return the followers that are in the ISR."""
+    return (followers[node] for node in isr.committed if node in followers)
 
 
 def _followers(

@@ -163,6 +163,14 @@ class FollowerProgress:
             return self.caught_up_at
         return NEVER if self.has_all(log_end) else MonotonicNs(self.caught_up_at + lag_max_ns)
 
+    def keeps_up_until(self, log_end: Offset, lag_max_ns: int, now: MonotonicNs) -> MonotonicNs:
+        """Return a time before which it does not lag, whatever it and the leader do, unless it is lost.
+
+        One that has everything now has caught up when the leader's log grows next, at the earliest now.
+        """
+        lags_from = self.lags_from(log_end, lag_max_ns)
+        return MonotonicNs(now + lag_max_ns) if lags_from == NEVER else lags_from
+
     def state(self, node: NodeId, *, in_sync: bool) -> FollowerState:
         """Return what can be told of it."""
         return FollowerState(

@@ -29,6 +29,7 @@ from metadata.catalog.nodes import restored_replicas
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
 from tests.support.catalogs import register
+from tests.support.leader_lags import check_lags
 from tests.support.replica_log import Batch, ReplicaLog
 
 SETTINGS: Final = ReplicaSettings(fetch_timeout_ns=ReplicaSettings().retry_interval_ns)
@@ -195,6 +196,7 @@ class Member:
         assert self.leader is not None, f"{self.name} does not lead"
         for action in self.leader.handle(event, self.cluster.now):
             self._perform_leading(self.leader, action)
+        check_lags(self.leader, self.cluster.now)
 
     def follow(self, event: following.Event, batches: tuple[Batch, ...] = ()) -> None:
         assert self.follower is not None, f"{self.name} does not follow"

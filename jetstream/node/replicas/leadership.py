@@ -144,7 +144,7 @@ class LeaderDriver:
         """Send no more answers and proposals: another reign has begun, or this one has ended."""
         self._leader.handle(Deposed(leader_epoch), self._clock.monotonic())
         self._answers.end()
-        self._cluster.timers.at(self._tick, self._leader.wake_at)
+        self._cluster.timers.changed(self._tick, self._leader)
         for proposal in self._proposals:
             proposal.cancel()  # without a majority it would hold up the stop of the node
 
@@ -173,7 +173,7 @@ class LeaderDriver:
             self._do(action)
         if self._leader.takes_followers:
             self._suspend_or_resume()
-            self._cluster.timers.at(self._tick, self._leader.wake_at)
+            self._cluster.timers.changed(self._tick, self._leader)
 
     def _tick(self) -> None:
         self.handle(Tick())

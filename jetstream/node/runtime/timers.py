@@ -6,7 +6,7 @@ thousand times before it is its turn.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from envelope.types import MonotonicNs
 from jetstream.node.runtime.clock import Clock
@@ -16,12 +16,22 @@ _TURN_SECONDS: Final = 0.05
 """How late a tick may come."""
 
 
+class Sleeper(Protocol):
+    """A machine that says itself when it is to be given a tick."""
+
+    @property
+    def wake_at(self) -> MonotonicNs:
+        """When; `NEVER` if time alone gives it nothing to do."""
+        ...
+
+
 class Timers:
     """Ticks by whom they are for; used on the loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wanted: dict[Callable[[], None], MonotonicNs] = {}
+        self._changed: dict[Callable[[], None], Sleeper] = {}
 
     def at(self, tick: Callable[[], None], when: MonotonicNs) -> None:
         """Call ``tick`` once, at ``when`` or a little later, instead of when it was wanted before."""
@@ -30,10 +40,17 @@ class Timers:
         else:
             self._wanted[tick] = when
 
+    def changed(self, tick: Callable[[], None], machine: Sleeper) -> None:
+        """Call ``tick`` when the machine is to wake; it is asked at the next turn, not before."""
+        self._changed[tick] = machine
+
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(_TURN_SECONDS)
+            for tick, machine in self._changed.items():
+                self.at(tick, machine.wake_at)
+            self._changed.clear()
             now = self._clock.monotonic()
             for tick in [tick for tick, when in self._wanted.items() if when <= now]:
                 del self._wanted[tick]

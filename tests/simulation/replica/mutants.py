@@ -316,27 +316,27 @@ _ASKING: Final = (
     _mutant(
         "never_wakes_to_tell_the_high_watermark",
         _LEADER,
-        "yield progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)",
-        "yield NEVER",
+        "            progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)\n",
+        "            NEVER\n",
     ),
     _mutant(
         "never_wakes_for_who_lags",
         _LEADER,
-        "        yield lagging_at\n",
-        "        yield NEVER\n",
+        "times = (lagging_at, ",
+        "times = (NEVER, ",
         first=159,
     ),
     _mutant(
         "who_lags_stays_while_all_are_in_sync",
         _LEADER,
-        "if now < lagging_at and len(",
+        "if now < self._keeps_up_until and len(",
         "if len(",
     ),
     _mutant(
         "never_wakes_for_a_proposal",
         _LEADER,
-        "            yield MonotonicNs(proposal.sent_at + settings.retry_interval_ns)\n",
-        "            yield NEVER\n",
+        "self.isr.due_at(settings.retry_interval_ns)",
+        "self.isr.propose_after",
         scenario=(
             "tests/unit/replica/test_leader.py::test_time_alone_makes_a_member_lag_and_a_proposal_be_repeated"
         ),
