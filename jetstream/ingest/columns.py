@@ -16,10 +16,10 @@ tab, and reply subjects that cannot be answered, are left to it. Nothing depends
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from envelope.limits import KIB
+from envelope.values import value
 
 MIXED_CHUNKS: Final = 32
 """Chunks taken by any size after one whose messages were not of one size."""
@@ -41,7 +41,7 @@ _FIRST: Final = re.compile(_LINE + rb"(\d{1,18})\r\n")
 _ANY_SIZE: Final = re.compile(_LINE + rb"(\d{1,18})\r\n([^\r]*)\r\n|(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class MessageColumns:
     """Messages without headers as parallel columns; ``end`` is the first byte of the chunk after them."""
 

@@ -11,7 +11,6 @@ ends.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
@@ -19,6 +18,7 @@ from envelope.acks import AckWriter
 from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
+from envelope.values import value
 from jetstream.ingest.cursor_validator import validator_of
 from jetstream.ingest.linger import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Linger
 from jetstream.ingest.message_validator import Binds
@@ -43,21 +43,21 @@ NEXT_GROUP_MESSAGES_MIN: Final = 64
 # --- events -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GroupReceived:
     """Messages left the mailbox, when `StreamIngest.wants_group` said so."""
 
     messages: MessageBlock
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Overflowed:
     """Messages found the mailbox full."""
 
     messages: MessageBlock
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Appended:
     """The leader has the records of the oldest append in flight; synced, if the stream syncs always."""
 
@@ -65,21 +65,21 @@ class Appended:
     """Offset after them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AppendRefused:
     """None of the records of the oldest append in flight is stored, for certain."""
 
     error: JetstreamError
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AppendUnknown:
     """The log failed: the records of the oldest append may be stored or not, and no others will be."""
 
     error: JetstreamError
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class HighWatermarkAdvanced:
     """Records below ``high_watermark`` are committed."""
 
@@ -91,7 +91,7 @@ Event = GroupReceived | Overflowed | Appended | AppendRefused | AppendUnknown | 
 # --- actions ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AppendRecords:
     """Append these records, in one piece, and report the outcome."""
 
@@ -102,7 +102,7 @@ class AppendRecords:
     """Those of them that are of a session."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Publish:
     """Send these NATS commands, ``count`` answers, in one piece."""
 
@@ -123,7 +123,7 @@ class CountKind(StrEnum):
     """Publishers left without an answer because nobody knows it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Count:
     """Add ``number`` to a counter."""
 

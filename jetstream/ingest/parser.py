@@ -19,12 +19,12 @@ Sources: nats-server ``server/parser.go`` and ``server/client.go`` (``processPub
 
 import json
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from envelope.errors import RemoteProtocolError
 from envelope.limits import CONTROL_LINE_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX, reply_bytes_max
+from envelope.values import value
 from jetstream.ingest.columns import MessageColumns, RunMatcher
 from jetstream.ingest.messages import MessageBlock, Unread
 
@@ -65,7 +65,7 @@ class ControlKind(Enum):
     INFO = b"INFO"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Block:
     """Messages of one subscription, in arrival order."""
 
@@ -73,7 +73,7 @@ class Block:
     messages: MessageBlock
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Control:
     """A control operation; ``argument`` is the quoted text of ERR or the JSON of INFO, as received."""
 

@@ -3,14 +3,14 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from envelope.acks import AckWriter
 from envelope.types import Offset
+from envelope.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Acks:
     """Records to ack: ascending offsets, each with its reply subject."""
 

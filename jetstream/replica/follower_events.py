@@ -4,9 +4,8 @@ The shell performs actions in the order they come, and those on the log one afte
 became of each in the same order: `LogWritten` and `LogSynced`, `LogCut` or `CutRefused`, `AppendsUndone`.
 """
 
-from dataclasses import dataclass
-
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
+from envelope.values import value
 from jetstream.replica.log_state import LogState
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
@@ -14,7 +13,7 @@ from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
 # --- events: the catalogue ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaderAssigned:
     """The catalogue has this leader, or none, under this epoch; late and repeated reports do no harm."""
 
@@ -28,21 +27,21 @@ class LeaderAssigned:
 # --- events: the log ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LogWritten:
     """The log ends at ``log_end``: what was appended up to there can be read."""
 
     log_end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LogSynced:
     """The log is durable below ``synced_end``; its end when ``sync`` is not ``always``."""
 
     synced_end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LogCut:
     """A `Truncate` or `ResetLog` is done, durably, and this is the log now.
 
@@ -52,14 +51,14 @@ class LogCut:
     log: LogState
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class CutRefused:
     """A `Truncate` or `ResetLog` was not done (disk full), and this is the log now."""
 
     log: LogState
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AppendsUndone:
     """Appends were undone or not begun (disk full), and this is the log now."""
 
@@ -69,12 +68,12 @@ class AppendsUndone:
 # --- events: the rest ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaderDisconnected:
     """The connection to the leader broke, or there is none: what was under way may be lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaderConnected:
     """There is a connection to the leader (again): what was under way before it is lost."""
 
@@ -96,7 +95,7 @@ Event = (
 # --- actions ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FetchFromLeader:
     """Send the leader a fetch. It may be lost; a newer one replaces it."""
 
@@ -104,14 +103,14 @@ class FetchFromLeader:
     fetch: FetchMessage
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AppendBatches:
     """Append the answer's batches, bytes unchanged; then tell `LogWritten`, and `LogSynced` once synced."""
 
     batches: BatchesMessage
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Truncate:
     """Cut the log at the last batch boundary not above ``end``, durably; then tell `LogCut`, or `CutRefused`.
 
@@ -122,7 +121,7 @@ class Truncate:
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ResetLog:
     """Remove everything and begin an empty log without epochs at ``offset``, durably; then as `Truncate`."""
 
@@ -133,7 +132,7 @@ class ResetLog:
     """The leader's publisher state, in place of this node's; None: that stays."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReportLost:
     """Records that were committed are about to be removed because the leader does not have them: loud.
 
@@ -144,7 +143,7 @@ class ReportLost:
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Distrust:
     """The leader lacks records that are committed, and cannot by rights: it has lost them. Loud.
 

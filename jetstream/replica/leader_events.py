@@ -4,9 +4,8 @@ The shell performs actions in the order they come. Answers to fetches repeat the
 that the follower sent: they are about that log, whenever they arrive.
 """
 
-from dataclasses import dataclass
-
 from envelope.types import LeaderEpoch, NodeId, Offset
+from envelope.values import value
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.wire import DivergingMessage, FetchMessage, RefusedMessage, StartOverMessage
 from metadata.catalog.commands import NodeAtEpoch
@@ -14,7 +13,7 @@ from metadata.catalog.commands import NodeAtEpoch
 # --- events -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaderLogSynced:
     """The leader's own log ends at ``log_end`` and is durable below ``synced_end``.
 
@@ -27,7 +26,7 @@ class LeaderLogSynced:
     log_end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FetchArrived:
     """A follower asks for what comes after its log, and acknowledges what it has on disk."""
 
@@ -35,7 +34,7 @@ class FetchArrived:
     fetch: FetchMessage
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReplicasChanged:
     """The catalogue has these replicas, in the same reign, and this ISR of them; repeats do no harm.
 
@@ -48,7 +47,7 @@ class ReplicasChanged:
     read_replicas: tuple[NodeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class IsrRefused:
     """The catalogue refused a proposal: it can never be applied, however often it was sent.
 
@@ -62,14 +61,14 @@ class IsrRefused:
     """The reason was that the ISR has another version. Perhaps this very proposal made it, sent before."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FollowerLost:
     """The follower's process is known to be dead: it need not be waited for. Wrong news costs a rejoin."""
 
     follower: NodeId
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseRenewed:
     """The node's lease had lapsed and is valid again; to be told before anything else is.
 
@@ -77,14 +76,14 @@ class LeaseRenewed:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class MinimumChanged:
     """The stream's ``min_insync_replicas`` is another now."""
 
     min_insync_replicas: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Deposed:
     """Another reign has begun, or this one has ended."""
 
@@ -108,7 +107,7 @@ Event = (
 # --- actions ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ProposeIsr:
     """Send the catalogue this compare-and-set; the same number is the same proposal, sent again."""
 
@@ -118,7 +117,7 @@ class ProposeIsr:
     isr: tuple[NodeAtEpoch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ServeFollower:
     """Answer the follower's newest fetch with batches from ``log_end`` on, or with none if there are none."""
 
@@ -134,7 +133,7 @@ class ServeFollower:
     high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class AnswerFollower:
     """Send the follower an answer without batches; one to start over gets its note from the shell."""
 

@@ -1,12 +1,11 @@
 """The state of a log for the replication machines: its epochs and its ends, never its records."""
 
-from dataclasses import dataclass
-
 from envelope.types import NO_OFFSET, Offset
+from envelope.values import value
 from jetstream.log.state.epochs import EpochHistory
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LogState:
     """The state of a log at one moment; nothing is being written to it."""
 

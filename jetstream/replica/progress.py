@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from envelope.types import NO_OFFSET, MonotonicNs, NodeEpoch, NodeId, Offset
+from envelope.values import value
 from jetstream.replica.log_state import LogState
 from jetstream.replica.settings import NEVER
 from jetstream.replica.wire import FetchMessage
@@ -11,7 +12,7 @@ from jetstream.replica.wire import FetchMessage
 _NEVER_HEARD = NodeEpoch(0)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FollowerState:
     """The state of a follower as its leader knows it; None before its first fetch in this reign.
 
@@ -46,7 +47,7 @@ def min_synced_end(
     return end
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ParkedFetch:
     """The newest fetch of a follower, not answered yet; an older one is never answered."""
 
@@ -58,7 +59,7 @@ class ParkedFetch:
         return NEVER if self.fetch.high_watermark >= high_watermark else MonotonicNs(self.since + interval_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Mark:
     """Where the leader's log ended at a time."""
 

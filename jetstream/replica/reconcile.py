@@ -10,14 +10,14 @@ Sources: KIP-101 (epochs), KIP-279 (the epoch belongs in the answer), KIP-320 (e
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, Offset
+from envelope.values import value
 from jetstream.log.state.epochs import NO_EPOCH, EpochHistory
 from jetstream.replica.log_state import LogState
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EpochEnd:
     """An epoch, and the offset after the last that it may have written."""
 

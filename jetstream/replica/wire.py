@@ -32,6 +32,7 @@ from crc32c import crc32c
 from envelope.errors import RemoteProtocolError
 from envelope.limits import MIB, RESPONSE_BODY_BYTES_MAX, STREAM_NAME_CHARS_MAX
 from envelope.types import NO_OFFSET, Incarnation, LeaderEpoch, NodeEpoch, Offset, StreamName
+from envelope.values import value
 
 HEADER_BYTES_MAX: Final = 16 * MIB
 """A longer one is no message: room for a note, and the epochs of a body in which every batch has its own."""
@@ -42,7 +43,7 @@ BODY_BYTES_MAX: Final = RESPONSE_BODY_BYTES_MAX
 # --- from the follower's end ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Declare:
     """From now on the message's handle stands for this life of that stream, on this connection."""
 
@@ -50,7 +51,7 @@ class Declare:
     incarnation: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FetchMessage:
     """Ask for what comes after the follower's log, and acknowledge what it has on disk."""
 
@@ -70,7 +71,7 @@ class FetchMessage:
     """False: it only acknowledges; the answer to what was asked before about this log is still awaited."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RepairMessage:
     """Ask for the batches from the one with ``offset`` on, none of them beyond ``end``.
 
@@ -81,7 +82,7 @@ class RepairMessage:
     end: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ping:
     """Ask for a `Pong`; without a handle."""
 
@@ -121,7 +122,7 @@ class BatchesMessage:
     """As received, not verified; empty at the sender, which sends it from its files."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DivergingMessage:
     """The log that the fetch described is no beginning of the leader's: see `jetstream.replica.reconcile`."""
 
@@ -134,7 +135,7 @@ class DivergingMessage:
     """Where it ends in the leader's log."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StartOverMessage:
     """The log that the fetch described has nothing to build on: begin anew at the leader's start."""
 
@@ -166,7 +167,7 @@ class FetchRefusal(StrEnum):
     """The leader has what was asked for, and fails to read it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RefusedMessage:
     """The fetch is refused."""
 
@@ -186,7 +187,7 @@ class RepairAnswer:
     """As that of a `BatchesMessage`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Pong:
     """The answer to `Ping`; without a handle."""
 

@@ -22,7 +22,7 @@ import re
 import struct
 from binascii import unhexlify
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntFlag
 from typing import Final, Literal
 
@@ -31,6 +31,7 @@ import pyarrow as pa
 from envelope.errors import CorruptDataError, Unsupported
 from envelope.limits import BATCH_BYTES_MAX, KIB
 from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.values import value
 from jetstream.log.format.checksum import crc32c
 from jetstream.log.format.message import ENTRY_DIGITS, ENTRY_KEY, Frame, find_frame
 from jetstream.log.format.schema import SCHEMA
@@ -74,7 +75,7 @@ class BatchFlags(IntFlag):
     """All bytes of the log before this batch had been synced when it was written."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BatchHeader:
     """The header entry of a batch; its range is ``[base, next)``."""
 

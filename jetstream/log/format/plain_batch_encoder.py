@@ -21,7 +21,6 @@ Source: Apache Arrow columnar format, "Physical memory layout" and "RecordBatch 
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ import pyarrow as pa
 
 from envelope.limits import BATCH_BYTES_MAX
 from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
+from envelope.values import value
 from jetstream.log.format.batch import (
     BatchFlags,
     UnsealedBatch,
@@ -48,7 +48,7 @@ _HEADERS: Final = SCHEMA.field("headers").type
 _TIMESTAMP: Final = SCHEMA.field("timestamp").type
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PlainRecords:
     """Records without key, headers, transaction id or tombstone, as columns; offsets dense from ``base``.
 
@@ -93,7 +93,7 @@ Run = pa.RecordBatch | PlainRecords
 """Records that share their batches with no others."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Runs:
     """Runs that are appended together, one behind the other."""
 
