@@ -68,7 +68,7 @@ def test_peers_that_are_gone_without_a_word_are_forgotten(tmp_path: Path) -> Non
         async with a_scene(tmp_path) as scene:
             await large_records(scene.js, 60)
             connections = int(await scene.metric("jetstream_socket_connections"))
-            greeting = 12 + 129  # what the node says to a hello
+            greeting = 12 + 143  # what the node says to a hello
             faults = Silence(greeting), Silence(greeting), Silence(100_000)
             async with proxied(scene.node.socket_port, *faults) as proxy:
                 idle, waiting, reading = [await scene.peer(4096, proxy.port) for _ in faults]
