@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from envelope.errors import Fenced, InvalidConfig
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId
-from metadata.catalog.commands import BeginStream, ChangeIsr, ChangeLeader, NodeAtEpoch
+from metadata.catalog.commands import (
+    AdvanceTier,
+    BeginStream,
+    ChangeIsr,
+    ChangeLeader,
+    NodeAtEpoch,
+    SetTxid,
+)
 from metadata.catalog.events import (
     Events,
     IsrChanged,
@@ -87,12 +94,9 @@ def _elect_uncleanly(tables: Tables, stream: Stream, command: ChangeLeader) -> E
 
 def begin_stream(tables: Tables, command: BeginStream) -> Events:
     """Let the stream store records from now on, in that reign; repeats are harmless."""
-    stream = stream_in_life(tables, command.stream, command.incarnation)
-    if stream is None:
-        return unknown_stream(command.stream)
-    refusal = deposed(stream, command.leader, command.leader_epoch)
-    if refusal is not None:
-        return refusal
+    stream = led_stream(tables, command)
+    if not isinstance(stream, Stream):
+        return stream
     begun = replace(stream, begun=True)
     tables.put(begun)
     return (StreamUpdated(begun, before=stream),)
@@ -100,12 +104,9 @@ def begin_stream(tables: Tables, command: BeginStream) -> Events:
 
 def change_isr(tables: Tables, command: ChangeIsr) -> Events:
     """Put the proposed ISR in force if its proposer still leads and nothing changed underneath."""
-    stream = stream_in_life(tables, command.stream, command.incarnation)
-    if stream is None:
-        return unknown_stream(command.stream)
-    refusal = deposed(stream, command.leader, command.leader_epoch)
-    if refusal is not None:
-        return refusal
+    stream = led_stream(tables, command)
+    if not isinstance(stream, Stream):
+        return stream
     if stream.isr_version != command.expected_isr_version:
         return refused(
             Fenced,
@@ -127,10 +128,13 @@ def change_isr(tables: Tables, command: ChangeIsr) -> Events:
     return (IsrChanged(changed),)
 
 
-def deposed(stream: Stream, leader: NodeId, leader_epoch: LeaderEpoch) -> Events | None:
-    """Return the refusal of a command by a node that does not lead in that reign, None if it leads."""
-    if (stream.leader, stream.leader_epoch) == (leader, leader_epoch):
-        return None
+def led_stream(tables: Tables, command: BeginStream | ChangeIsr | AdvanceTier | SetTxid) -> Stream | Events:
+    """Return the stream of a leader's command, or the refusal if its proposer does not lead in that reign."""
+    stream = stream_in_life(tables, command.stream, command.incarnation)
+    if stream is None:
+        return unknown_stream(command.stream)
+    if (stream.leader, stream.leader_epoch) == (command.leader, command.leader_epoch):
+        return stream
     return refused(
         Fenced,
         f"stream {stream.name!r} is led by {stream.leader!r} at leader_epoch {stream.leader_epoch}",

@@ -5,19 +5,16 @@ from dataclasses import replace
 from envelope.errors import Fenced, InvalidConfig
 from metadata.catalog.commands import AdvanceTier
 from metadata.catalog.events import Events, TierAdvanced, refused
-from metadata.catalog.leadership import deposed
-from metadata.catalog.streams import refused_mark, stream_in_life, unknown_stream
-from metadata.catalog.tables import Tables
+from metadata.catalog.leadership import led_stream
+from metadata.catalog.streams import refused_mark
+from metadata.catalog.tables import Stream, Tables
 
 
 def advance_tier(tables: Tables, command: AdvanceTier) -> Events:
     """Put the mark in force if its proposer still leads, and no other mark came in between."""
-    stream = stream_in_life(tables, command.stream, command.incarnation)
-    if stream is None:
-        return unknown_stream(command.stream)
-    refusal = deposed(stream, command.leader, command.leader_epoch)
-    if refusal is not None:
-        return refusal
+    stream = led_stream(tables, command)
+    if not isinstance(stream, Stream):
+        return stream
     before, mark = stream.tier, command.mark
     version = before.version if before is not None else 0
     if mark.version != version + 1:

@@ -176,11 +176,11 @@ def refuse_unknown(options: Mapping[str, object], known: Collection[str]) -> Non
         )
 
 
-def _text(wanted: object) -> str:
-    if not isinstance(wanted, bytes):
-        return str(wanted)
+def _text(option: object) -> str:
+    if not isinstance(option, bytes):
+        return str(option)
     try:
-        return wanted.decode()
+        return option.decode()
     except UnicodeDecodeError:
         raise InvalidHeader("a key in a NATS header must be UTF-8") from None
 

@@ -333,12 +333,12 @@ class FetchPipeline:
         self._progress.set()
 
 
-def _cancel(link: SocketLink, asked: Iterable[int]) -> None:
+def _cancel(link: SocketLink, request_ids: Iterable[int]) -> None:
     """Take fetches back, the last one first: behind one that is gone the next would begin nowhere."""
-    link.cancel(sorted(asked, reverse=True))
+    link.cancel(sorted(request_ids, reverse=True))
 
 
-def _cancel_soon(loop: asyncio.AbstractEventLoop, link: SocketLink, asked: Iterable[int]) -> None:
+def _cancel_soon(loop: asyncio.AbstractEventLoop, link: SocketLink, request_ids: Iterable[int]) -> None:
     """Do so from whichever thread collects the garbage."""
     with suppress(RuntimeError):  # the loop is closed, and with it the connection
-        loop.call_soon_threadsafe(_cancel, link, asked)
+        loop.call_soon_threadsafe(_cancel, link, request_ids)
