@@ -14,7 +14,10 @@ import pytest
 import jetstream
 from envelope.errors import RequestCancelled
 from envelope.limits import REQUESTS_IN_FLIGHT_MAX
+from jetstream.protocol.connection import ClientConnection
+from jetstream.protocol.frames import encode_head
 from jetstream.protocol.group_requests import SendHeartbeat
+from jetstream.protocol.requests import Cancel, Request, encode_request
 from tests.support.nodes import nats_and_node
 from tests.support.raw_member import joined, members
 from tests.support.sockets import run, standing, until
@@ -264,5 +267,28 @@ def test_a_parked_heartbeat_that_is_cancelled_is_answered_at_once(tmp_path: Path
                 assert isinstance(outcomes[0], RequestCancelled)
                 assert one.link.in_flight == 0
                 assert not (await one.heartbeat()).refused, "it lives"
+
+    run(scenario())
+
+
+def test_a_commit_that_somebody_cancels_is_stored_and_answered_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client of ours cancels one."""
+    send = ClientConnection.send
+
+    def send_and_cancel(connection: ClientConnection, request: Request) -> bytes:
+        return send(connection, request) + encode_head(encode_request(Cancel(id=request.id)))
+
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
+            await js.streams.create("orders", "orders.>")
+            await js.publish("orders.new", b"x")
+            async with members((node.socket_host, node.socket_port), "billing") as [one]:
+                await joined(one)
+                with monkeypatch.context() as patch:
+                    patch.setattr(ClientConnection, "send", send_and_cancel)
+                    assert not await one.commit(1)
+                assert await one.cursors() == {0: 1}
 
     run(scenario())
