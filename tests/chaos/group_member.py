@@ -1,11 +1,11 @@
 """A member of a consumer group as a process of its own: it reads, does its work and commits, again and again.
 
 ``python -m tests.chaos.group_member TASK``, where TASK is a `Task` as JSON. It writes down all that it hears
-and does (`tests/support/group_history.py`), line by line, on its standard output. SIGTERM has it leave.
+and does (`tests/support/group_history.py`), line by line, on its standard output. It leaves when its standard
+input ends.
 """
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from ssl import SSLContext
@@ -19,14 +19,17 @@ from tests.chaos.raw_consumer import RawConsumer
 
 
 class _Lines(asyncio.Protocol):
-    """Opens the gate once for every line."""
+    """Opens the gate once for every line, and stops the consumer at the end."""
 
-    def __init__(self, gate: "asyncio.Queue[None]") -> None:
-        self._gate = gate
+    def __init__(self, consumer: LibraryConsumer | RawConsumer) -> None:
+        self._consumer = consumer
 
     def data_received(self, data: bytes) -> None:
         for _ in range(data.count(b"\n")):
-            self._gate.put_nowait(None)
+            self._consumer.gate.put_nowait(None)
+
+    def eof_received(self) -> None:
+        self._consumer.stop()
 
 
 class DetouredLoop(uvloop.Loop):
@@ -48,11 +51,9 @@ class DetouredLoop(uvloop.Loop):
 
 
 async def _run(task: Task) -> None:
-    loop = asyncio.get_running_loop()
     async with jetstream.connect(socket=[f"127.0.0.1:{port}" for port in task.ways]) as js:
         consumer = LibraryConsumer(task, js) if task.is_library else RawConsumer(task, js)
-        loop.add_signal_handler(signal.SIGTERM, consumer.stop)
-        await loop.connect_read_pipe(lambda: _Lines(consumer.gate), sys.stdin)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: _Lines(consumer), sys.stdin)
         await consumer.run()
 
 

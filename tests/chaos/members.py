@@ -91,15 +91,20 @@ class MemberProcess:
         process.kill()
         await process.wait()
 
-    def terminate(self) -> None:
-        """SIGTERM: it leaves the group, once it can; does not wait for that."""
+    def let_go(self) -> None:
+        """End its input, so that it leaves the group, once it can; does not wait for that.
+
+        A signal would strike down a process that is still starting.
+        """
         if self.is_paused:
             self.go_on()
-        self._running().terminate()
+        process = self._running()
+        assert process.stdin is not None
+        process.stdin.close()
 
     async def stop(self) -> int:
-        """SIGTERM; returns the exit code, that of SIGKILL if it does not end."""
-        self.terminate()
+        """Let it go; returns the exit code, that of SIGKILL if it does not end."""
+        self.let_go()
         process = self._running()
         try:
             async with asyncio.timeout(STOP_SECONDS):

@@ -70,6 +70,17 @@ def test_a_member_that_stood_still_beyond_its_session_commits_nothing(
     run(scenario())
 
 
+def test_a_member_that_is_told_to_leave_while_it_starts_leaves(ground: Stage, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group_scene(ground, tmp_path, "newborn", ("one",)) as scene:
+            await scene.create(1)
+            one = scene.member("one", is_library=True)
+            await one.start()
+            assert await one.stop() == 0
+
+    run(scenario())
+
+
 @pytest.mark.slow(
     "tests/simulation/test_group_seeds.py",
     "tests/unit/consumer_groups/coordinator/test_fencing.py",

@@ -109,10 +109,10 @@ class Workforce:
             await self.members[name].kill()
 
     def stop(self, name: str) -> None:
-        """SIGTERM, without waiting: a member that can ask nobody cannot leave."""
+        """Have it leave, without waiting: a member that can ask nobody cannot."""
         if name in self._is_wanted:
             self._is_wanted.discard(name)
-            self.members[name].terminate()
+            self.members[name].let_go()
 
     def pause(self, name: str) -> None:
         """SIGSTOP."""

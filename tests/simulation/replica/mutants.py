@@ -353,8 +353,8 @@ _CATALOGUE: Final = (
     _mutant(
         "any_leader_epoch",
         _LEADERSHIP,
-        "if (stream.leader, stream.leader_epoch) == (leader, leader_epoch):",
-        "if stream.leader == leader:",
+        "if (stream.leader, stream.leader_epoch) == (command.leader, command.leader_epoch):",
+        "if stream.leader == command.leader:",
         scenario=(
             "tests/unit/metadata/test_catalog_nodes.py::test_an_isr_that_must_not_be_is_refused[members1-1-2-Fenced]"
         ),
