@@ -52,8 +52,7 @@ from jetstream.replica.follower_events import (
     ResetLog,
     Truncate,
 )
-from jetstream.replica.log_state import LogState
-from jetstream.replica.reconcile import EpochEnd, cut_point
+from jetstream.replica.reconcile import EpochEnd, LogState, cut_point
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
 from jetstream.replica.wire import (
@@ -111,7 +110,7 @@ class Follower:
         self._node_id = node_id
         self._node_epoch = node_epoch
         self._settings = settings
-        self._log = log
+        self._log = replace(log)  # its ends are changed in place
         self._written_end = log.log_end_offset
         self._unwritten: deque[Offset] = deque()
         self._cut_from: tuple[LeaderEpoch, Offset, Offset] | None = None
@@ -129,16 +128,19 @@ class Follower:
     @property
     def is_settled(self) -> bool:
         """Whether the log is as `log` says: nothing is being written or cut. Only then may the node lead."""
-        return not self._is_cutting and not self._unwritten
-
-    @property
-    def _is_cutting(self) -> bool:
-        return self._cut_from is not None
+        return self._cut_from is None and not self._unwritten
 
     @property
     def log(self) -> LogState:
         """The log, as it will be after the appends that were asked for."""
         return self._log
+
+    def stored(self, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
+        """Handle a `LogWritten` and the `LogSynced` behind it."""
+        high_watermark = self.high_watermark
+        actions = (*self._written(log_end, now), *self._synced(synced_end, now))
+        self._check(high_watermark, actions)
+        return actions
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
@@ -150,10 +152,8 @@ class Follower:
                 actions = self._batches(event, now)
             case DivergingMessage() | StartOverMessage():
                 actions = self._part(event, now)
-            case LogWritten() | LogSynced() | LogCut() | CutRefused() | AppendsUndone():
+            case LogWritten() | LogSynced() | LogStartMoved() | LogCut() | CutRefused() | AppendsUndone():
                 actions = self._reported(event, now)
-            case LogStartMoved(log_start_offset):
-                actions = self._start_moved(log_start_offset)
             case RefusedMessage(leader_epoch):
                 actions = self._wait(now) if leader_epoch == self.leader_epoch else ()
             case LeaderDisconnected():
@@ -164,12 +164,18 @@ class Follower:
                 actions = self._fetch(now) if now >= self.wake_at else ()
             case _:
                 assert_never(event)
-        assert self._log.synced_end <= self._log.log_end_offset, f"H2: {self}"
-        is_back = self.high_watermark < high_watermark
-        assert self._is_cutting or not is_back, f"H3: back from {high_watermark} without a cut: {self}"
-        rests = not self._is_cutting or (not self._unwritten and _GO_ON.isdisjoint(map(type, actions)))
-        assert rests, f"H5: {actions} while the log is cut: {self}"
+        self._check(high_watermark, actions)
         return actions
+
+    def _check(self, high_watermark: Offset, actions: tuple[Action, ...]) -> None:
+        """Assert what holds after every event."""
+        assert self._log.synced_end <= self._log.log_end_offset, f"H2: {self}"
+        if self._cut_from is None:
+            is_back = self.high_watermark < high_watermark
+            assert not is_back, f"H3: back from {high_watermark} without a cut: {self}"
+        else:
+            rests = not self._unwritten and _GO_ON.isdisjoint(map(type, actions))
+            assert rests, f"H5: {actions} while the log is cut: {self}"
 
     def __str__(self) -> str:
         """Return one line for logs."""
@@ -177,7 +183,7 @@ class Follower:
         return (
             f"follower of {self.leader} e{self.leader_epoch} hw={self.high_watermark} "
             f"synced={log.synced_end} written={self._written_end} end={log.log_end_offset} "
-            f"last=e{log.epochs.last}" + (" cutting" if self._is_cutting else "")
+            f"last=e{log.epochs.last}" + ("" if self._cut_from is None else " cutting")
         )
 
     # --- whom to follow -----------------------------------------------------------------------------------
@@ -198,7 +204,7 @@ class Follower:
         """Ask for what comes next, unless an answer could not be used now; then it is asked for later."""
         if self.leader is None or self._distrusts:
             return ()
-        self._owes_fetch = self._is_cutting or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX
+        self._owes_fetch = self._cut_from is not None or len(self._unwritten) >= APPENDS_IN_FLIGHT_MAX
         if self._owes_fetch:
             self.wake_at = NEVER
             return ()
@@ -227,7 +233,8 @@ class Follower:
 
     def _is_for_this_log(self, leader_epoch: LeaderEpoch, last_epoch: LeaderEpoch, log_end: Offset) -> bool:
         """Return whether an answer is of this reign and about the log as it is now."""
-        if self.leader is None or self._distrusts or self._is_cutting or leader_epoch != self.leader_epoch:
+        is_cutting = self._cut_from is not None
+        if self.leader is None or self._distrusts or is_cutting or leader_epoch != self.leader_epoch:
             return False
         return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
 
@@ -236,7 +243,9 @@ class Follower:
             return ()
         if not _continues(answer):
             return self._wait(now)
-        if _lack_other_tombstones(self._log, answer):
+        purged_end = self._log.purged_end
+        if answer.purged_end != purged_end and answer.base < max(answer.purged_end, purged_end):
+            # The leader's log, or this one, may lack tombstones from here on that the other has.
             self.high_watermark = min(self.high_watermark, answer.log_start_offset)
             self._leaders_high_watermark = self.high_watermark
             return self._cut(ResetLog(answer.log_start_offset, answer.purged_end, answer.note or None))
@@ -257,7 +266,7 @@ class Follower:
                 epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
         assert answer.base == log.log_end_offset < answer.next, f"H1: [{answer.base}, {answer.next}) {self}"
         assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
-        self._log = LogState(epochs, log.log_start_offset, answer.next, log.synced_end, log.purged_end)
+        log.epochs, log.log_end_offset = epochs, answer.next
         self._unwritten.append(answer.next)
         return (AppendBatches(answer),)
 
@@ -305,7 +314,9 @@ class Follower:
     # --- the log ------------------------------------------------------------------------------------------
 
     def _reported(
-        self, event: LogWritten | LogSynced | LogCut | CutRefused | AppendsUndone, now: MonotonicNs
+        self,
+        event: LogWritten | LogSynced | LogStartMoved | LogCut | CutRefused | AppendsUndone,
+        now: MonotonicNs,
     ) -> tuple[Action, ...]:
         match event:
             case LogCut(log):
@@ -327,9 +338,13 @@ class Follower:
             case AppendsUndone(log):
                 self._adopt(log)
                 return self._wait(now)
+            case LogStartMoved(log_start_offset):
+                if self._cut_from is None:
+                    self._log.log_start_offset = log_start_offset
+                return ()
 
     def _adopt(self, log: LogState) -> None:
-        self._log, self._written_end = log, log.log_end_offset
+        self._log, self._written_end = replace(log), log.log_end_offset
         self._unwritten.clear()
 
     def _written(self, log_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
@@ -342,24 +357,14 @@ class Follower:
         log = self._log
         if synced_end <= log.synced_end:
             return ()
-        self._log = LogState(log.epochs, log.log_start_offset, log.log_end_offset, synced_end, log.purged_end)
+        log.synced_end = synced_end
         asks, self._asks_when_synced = self._asks_when_synced, False
         return self._fetch(now, asks=asks)
-
-    def _start_moved(self, log_start_offset: Offset) -> tuple[Action, ...]:
-        if not self._is_cutting:
-            self._log = replace(self._log, log_start_offset=log_start_offset)
-        return ()
 
 
 def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:
     """Return what decides which answer a fetch of the log gets, and what becomes of that."""
     return log.epochs.last, log.log_end_offset, log.purged_end
-
-
-def _lack_other_tombstones(log: LogState, answer: BatchesMessage) -> bool:
-    """Return whether the leader's log, or this one, may lack tombstones from here on that the other has."""
-    return answer.purged_end != log.purged_end and answer.base < max(answer.purged_end, log.purged_end)
 
 
 def _continues(answer: BatchesMessage) -> bool:
@@ -371,4 +376,6 @@ def _continues(answer: BatchesMessage) -> bool:
         return False
     if begins[0].epoch < answer.last_epoch or begins[-1].epoch > answer.leader_epoch:
         return False
-    return all(one.epoch < other.epoch and one.start < other.start for one, other in pairwise(begins))
+    return len(begins) == 1 or all(
+        one.epoch < other.epoch and one.start < other.start for one, other in pairwise(begins)
+    )

@@ -6,7 +6,7 @@ became of each in the same order: `LogWritten` and `LogSynced`, `LogCut` or `Cut
 
 from envelope.types import NO_OFFSET, LeaderEpoch, NodeId, Offset
 from envelope.values import value
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage
 

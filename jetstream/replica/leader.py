@@ -18,8 +18,8 @@ Sources: Kafka's replication protocol (high watermark as minimum over the ISR; K
 966).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
@@ -28,6 +28,7 @@ from jetstream.replica.isr import InSyncReplicas
 from jetstream.replica.leader_events import (
     Action,
     AnswerFollower,
+    Appointment,
     Deposed,
     Event,
     FetchArrived,
@@ -39,11 +40,11 @@ from jetstream.replica.leader_events import (
     ReplicasChanged,
     ServeFollower,
 )
-from jetstream.replica.log_state import LogState
-from jetstream.replica.progress import FollowerProgress, FollowerState
-from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare
+from jetstream.replica.progress import FollowerProgress, FollowerState, followers_at
+from jetstream.replica.reconcile import EpochEnd, Follows, LogState, StartsOver, compare
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
+from jetstream.replica.steady_state import SteadyState
 from jetstream.replica.wire import (
     DivergingMessage,
     FetchMessage,
@@ -56,22 +57,6 @@ from metadata.lease import Lease, unlimited
 
 DEFAULT_SETTINGS = ReplicaSettings()
 _SOLE = NodeId("sole")
-
-
-@dataclass(frozen=True, slots=True)
-class Appointment:
-    """The reign as the catalogue has it."""
-
-    node_id: NodeId
-    node_epoch: NodeEpoch
-    """Of the leading process: a reign is given to one start of a node."""
-    leader_epoch: LeaderEpoch
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    isr_version: int
-    min_insync_replicas: int
-    read_replicas: tuple[NodeId, ...] = ()
-    """They follow, but are never in the ISR."""
 
 
 class Leader:
@@ -125,15 +110,16 @@ class Leader:
         self.replicas = frozenset(appointment.replicas)
         self._minimum = appointment.min_insync_replicas
         self._epoch_start = log.log_end_offset
-        self._log = log
+        self._log = replace(log)  # its ends are changed in place
         self._lease = lease
         self._settings = settings
         self.deposed = False
         self._acted_at = NEVER  # when the last event was handled, if there was a lease then
         self._keeps_up_until = now
         self.takes_followers = appointment.node_id != _SOLE
-        self._followers = _followers(appointment, {}, now)
+        self._followers = followers_at(appointment.others, {}, now)
         self.is_replicated = bool(self._followers)
+        self._steady: SteadyState | None = None
 
     @property
     def synced_end(self) -> Offset:
@@ -179,16 +165,34 @@ class Leader:
             (one.lags_from(log_end, settings.replica_lag_max_ns) for one in members), default=NEVER
         )
         heartbeats = [
-            progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
+            progress.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)
             for progress in self._followers.values()
-            if progress.parked is not None
         ]
         times = (lagging_at, self.isr.due_at(settings.retry_interval_ns), *heartbeats)
         # What is past waits for something else.
         return min((when for when in times if when > self._acted_at), default=NEVER)
 
+    def fetched(self, follower: NodeId, fetch: FetchMessage, now: MonotonicNs) -> Sequence[Action]:
+        """Handle a `FetchArrived`."""
+        steady = self._steady
+        actions = None if steady is None else steady.fetched(follower, fetch, now)
+        if steady is None or actions is None:
+            return self.handle(FetchArrived(follower, fetch), now)
+        self.high_watermark, self._acted_at = steady.high_watermark, now
+        return actions
+
+    def log_synced(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> Sequence[Action]:
+        """Handle a `LeaderLogSynced`."""
+        steady = self._steady
+        actions = None if steady is None else steady.log_synced(synced_end, log_end, now)
+        if steady is None or actions is None:
+            return self.handle(LeaderLogSynced(synced_end, log_end), now)
+        self.high_watermark, self._acted_at = steady.high_watermark, now
+        return actions
+
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
+        self._steady = None
         if self.deposed:
             if not isinstance(event, FetchArrived):
                 return ()
@@ -203,6 +207,8 @@ class Leader:
                 answers = () if answer is None else (AnswerFollower(follower, answer),)
             case ReplicasChanged():
                 self._change_replicas(event, now)
+            case MinimumChanged(min_insync_replicas):
+                self._minimum = min_insync_replicas
             case _:
                 self._note(event, now)
         if not self.holds_leadership(now):
@@ -216,6 +222,7 @@ class Leader:
         if self._followers:
             actions += self._serve(now)
             actions += self._propose(now)
+        self._steady = self._steady_state(now)
         return tuple(actions)
 
     def __str__(self) -> str:
@@ -232,10 +239,18 @@ class Leader:
     def _note(self, event: Event, now: MonotonicNs) -> None:
         match event:
             case LeaderLogSynced(synced_end, log_end):
-                self._grow(synced_end, log_end, now)
+                log = self._log
+                assert synced_end >= log.synced_end, (
+                    f"L1: {synced_end} < {log.synced_end}: a leader never loses what it has"
+                )
+                assert log_end >= max(log.log_end_offset, synced_end), f"L1: {log_end} {synced_end}, {self}"
+                if log_end > log.log_end_offset:
+                    for progress in self._followers.values():
+                        progress.leader_appends(log.log_end_offset, now)
+                log.log_end_offset, log.synced_end = log_end, synced_end
             case LogStartMoved(log_start_offset):
                 assert log_start_offset <= self._log.log_end_offset, f"{log_start_offset} beyond {self}"
-                self._log = replace(self._log, log_start_offset=log_start_offset)
+                self._log.log_start_offset = log_start_offset
             case IsrRefused():
                 self.isr.refuse(event, MonotonicNs(now + self._settings.retry_interval_ns))
             case FollowerLost(follower):
@@ -246,8 +261,6 @@ class Leader:
                 # It could not serve, or this process stood still: the silence says nothing about followers.
                 for progress in self._followers.values():
                     progress.caught_up_at = now
-            case MinimumChanged(min_insync_replicas):
-                self._minimum = min_insync_replicas
             case _:
                 assert isinstance(event, Tick), f"no event of a leader: {event}"
 
@@ -263,29 +276,19 @@ class Leader:
             if node in self._followers:  # until now a read replica
                 self._followers[node].owe_answer()
         self.replicas = frozenset(changed.replicas)
-        self._followers = _followers(self._appointment, self._followers, now)
+        self._followers = followers_at(self._appointment.others, self._followers, now)
         self.is_replicated = bool(self._followers)
         self._keeps_up_until = now
-
-    def _grow(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> None:
-        log = self._log
-        assert synced_end >= log.synced_end, (
-            f"L1: {synced_end} < {log.synced_end}: a leader never loses what it has"
-        )
-        assert log_end >= max(log.log_end_offset, synced_end), f"L1: {log_end} {synced_end}, {self}"
-        if log_end > log.log_end_offset:
-            for progress in self._followers.values():
-                progress.leader_appends(log.log_end_offset, now)
-        self._log = LogState(log.epochs, log.log_start_offset, log_end, synced_end)
 
     def _fetched(
         self, follower: NodeId, fetch: FetchMessage, now: MonotonicNs
     ) -> DivergingMessage | StartOverMessage | RefusedMessage | None:
         """Return what is to be answered at once; None if the fetch is parked."""
-        reason = self._refusal(follower, fetch)
+        progress, log = self._followers.get(follower), self._log
+        reason = _refusal(fetch, self.leader_epoch, progress)
         if reason is not None:
             return _refused(fetch, reason)
-        progress, log = self._followers[follower], self._log
+        assert progress is not None, f"{follower} is unknown, and is not refused: {self}"
         if fetch.node_epoch > progress.node_epoch:
             progress.begin_anew(fetch.node_epoch, log.log_end_offset, now)
         where = compare(log, fetch.last_epoch, fetch.log_end)
@@ -297,14 +300,6 @@ class Leader:
         if not self.holds_leadership(now):
             return _refused(fetch, FetchRefusal.NO_LEASE)
         return _parting(fetch, where, log.log_start_offset)
-
-    def _refusal(self, follower: NodeId, fetch: FetchMessage) -> FetchRefusal | None:
-        if fetch.leader_epoch != self.leader_epoch:
-            return FetchRefusal.OTHER_LEADER_EPOCH
-        progress = self._followers.get(follower)
-        if progress is None:
-            return FetchRefusal.UNKNOWN_REPLICA
-        return FetchRefusal.OLD_NODE_EPOCH if fetch.node_epoch < progress.node_epoch else None
 
     # --- what follows from any event ----------------------------------------------------------------------
 
@@ -337,21 +332,46 @@ class Leader:
         """Answer the fetches that there is something for."""
         log, interval_ns = self._log, self._settings.heartbeat_interval_ns
         for follower, progress in self._followers.items():
-            parked = progress.parked
-            if parked is None:
+            fetch = progress.parked
+            if fetch is None:
                 continue
-            fetch = parked.fetch
             if fetch.log_end < log.log_start_offset:
                 progress.serve(log)
                 yield AnswerFollower(follower, _parting(fetch, StartsOver(), log.log_start_offset))
             elif (
                 fetch.log_end < log.log_end_offset
                 or progress.start_sent != log.log_start_offset
-                or now >= parked.heartbeat(self.high_watermark, interval_ns)
+                or now >= progress.heartbeat(self.high_watermark, interval_ns)
             ):
                 progress.serve(log)
                 limit = log.log_end_offset
                 yield ServeFollower(follower, fetch.last_epoch, fetch.log_end, limit, self.high_watermark)
+
+    def _steady_state(self, now: MonotonicNs) -> SteadyState | None:
+        """Return the state in which fetches and appends change nothing but ends; None if this is none.
+
+        Nothing was to be proposed now, and only time or a replica outside the ISR can change that.
+        """
+        isr = self.isr
+        if isr.proposal is not None or now < isr.propose_after or self.lacks_replicas:
+            return None
+        outside = self.replicas - isr.committed
+        known = {node: one for node, one in self._followers.items() if node not in outside}
+        in_sync = tuple(one for node, one in known.items() if node in isr.committed)
+        until = self._keeps_up_until if self._followers else NEVER
+        if now >= until:
+            return None
+        return SteadyState(
+            leader_epoch=self.leader_epoch,
+            high_watermark=self.high_watermark,
+            log=self._log,
+            followers=self._followers,
+            known=known,
+            in_sync=in_sync,
+            lease=self._lease,
+            until=until,
+            heartbeat_interval_ns=self._settings.heartbeat_interval_ns,
+        )
 
     # --- the ISR ------------------------------------------------------------------------------------------
 
@@ -387,21 +407,15 @@ class Leader:
             for node, progress in self._followers.items()
             if now >= progress.lags_from(log_end, lag_max_ns)
         }
+        # Also what this leader does not know to be committed.
+        needed = max(self.high_watermark, self._epoch_start)
         joining = {
             node
             for node in self._appointment.replicas
-            if node not in committed and node not in lagging and self._may_join(self._followers[node])
+            if node not in committed and node not in lagging and self._followers[node].may_join(needed)
         }
         wanted = (committed - lagging) | joining
         return wanted if len(wanted) >= self._minimum else committed | joining
-
-    def _may_join(self, progress: FollowerProgress) -> bool:
-        """Return whether a replica has all that is committed, also what this leader does not know to be.
-
-        And what is known of records that are gone: an answer has brought it that (`FollowerResponses.serve`).
-        """
-        has_all = progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)
-        return has_all and progress.was_answered
 
 
 def sole_replica(leader_epoch: LeaderEpoch, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> Leader:
@@ -423,14 +437,6 @@ def _members(isr: InSyncReplicas, followers: Mapping[NodeId, FollowerProgress]) 
     return (followers[node] for node in isr.committed if node in followers)
 
 
-def _followers(
-    appointment: Appointment, known: Mapping[NodeId, FollowerProgress], now: MonotonicNs
-) -> dict[NodeId, FollowerProgress]:
-    """Return what is known of each follower; of one that is new, that it may begin to lag now."""
-    others = (*appointment.replicas, *appointment.read_replicas)
-    return {node: known.get(node) or FollowerProgress(now) for node in others if node != appointment.node_id}
-
-
 def _named(
     nodes: frozenset[NodeId], appointment: Appointment, followers: Mapping[NodeId, FollowerProgress]
 ) -> tuple[NodeAtEpoch, ...] | None:
@@ -442,6 +448,16 @@ def _named(
             return None
         members.append(NodeAtEpoch(node, progress.node_epoch))
     return tuple(members)
+
+
+def _refusal(
+    fetch: FetchMessage, leader_epoch: LeaderEpoch, progress: FollowerProgress | None
+) -> FetchRefusal | None:
+    if fetch.leader_epoch != leader_epoch:
+        return FetchRefusal.OTHER_LEADER_EPOCH
+    if progress is None:
+        return FetchRefusal.UNKNOWN_REPLICA
+    return FetchRefusal.OLD_NODE_EPOCH if fetch.node_epoch < progress.node_epoch else None
 
 
 def _refused(fetch: FetchMessage, reason: FetchRefusal) -> RefusedMessage:

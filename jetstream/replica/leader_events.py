@@ -1,14 +1,38 @@
-"""The events and actions of the leader of a stream.
+"""The appointment, the events and the actions of the leader of a stream.
 
 The shell performs actions in the order they come. Answers to fetches repeat the last epoch and the log end
 that the follower sent: they are about that log, whenever they arrive.
 """
 
-from envelope.types import LeaderEpoch, NodeId, Offset
+from dataclasses import dataclass
+
+from envelope.types import LeaderEpoch, NodeEpoch, NodeId, Offset
 from envelope.values import value
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.wire import DivergingMessage, FetchMessage, RefusedMessage, StartOverMessage
 from metadata.catalog.commands import NodeAtEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Appointment:
+    """The reign as the catalogue has it."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    """Of the leading process: a reign is given to one start of a node."""
+    leader_epoch: LeaderEpoch
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    isr_version: int
+    min_insync_replicas: int
+    read_replicas: tuple[NodeId, ...] = ()
+    """They follow, but are never in the ISR."""
+
+    @property
+    def others(self) -> tuple[NodeId, ...]:
+        """The followers."""
+        return tuple(node for node in (*self.replicas, *self.read_replicas) if node != self.node_id)
+
 
 # --- events -------------------------------------------------------------------------------------------
 

@@ -1,15 +1,16 @@
 """The progress of one follower, as its leader knows it during one reign."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envelope.types import NO_OFFSET, MonotonicNs, NodeEpoch, NodeId, Offset
 from envelope.values import value
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from jetstream.replica.settings import NEVER
 from jetstream.replica.wire import FetchMessage
 
 _NEVER_HEARD = NodeEpoch(0)
+_LONG_AGO = MonotonicNs(0)
 
 
 @value(frozen=True, slots=True)
@@ -47,26 +48,6 @@ def min_synced_end(
     return end
 
 
-@value(frozen=True, slots=True)
-class ParkedFetch:
-    """The newest fetch of a follower, not answered yet; an older one is never answered."""
-
-    fetch: FetchMessage
-    since: MonotonicNs
-
-    def heartbeat(self, high_watermark: Offset, interval_ns: int) -> MonotonicNs:
-        """Return when the follower is to be told of the high watermark, if there is nothing else to tell."""
-        return NEVER if self.fetch.high_watermark >= high_watermark else MonotonicNs(self.since + interval_ns)
-
-
-@value(frozen=True, slots=True)
-class _Mark:
-    """Where the leader's log ended at a time."""
-
-    log_end: Offset
-    at: MonotonicNs
-
-
 @dataclass(slots=True)
 class FollowerProgress:
     """See the module. Nothing that was learnt in an earlier reign or of an earlier start counts.
@@ -87,7 +68,9 @@ class FollowerProgress:
     high_watermark: Offset = NO_OFFSET
     lost: bool = False
     """Its process is said to be dead, and nothing was heard of it since."""
-    parked: ParkedFetch | None = None
+    parked: FetchMessage | None = None
+    """Its newest fetch, not answered yet; an older one is never answered."""
+    parked_since: MonotonicNs = _LONG_AGO
     start_sent: Offset | None = None
     """Where the leader's log begins, as it was last told; None: it was sent nothing that counts."""
     was_answered: bool = False
@@ -95,7 +78,9 @@ class FollowerProgress:
     gone; whoever has only copied what is left of a log does not know that."""
     _served_end: Offset | None = None
     """Batches were sent to it when its log ended there, and it has not fetched from elsewhere since."""
-    _mark: _Mark | None = None
+    _marked_end: Offset | None = None
+    """Where the leader's log ended at `_marked_at`; None: it had all of it since."""
+    _marked_at: MonotonicNs = _LONG_AGO
 
     def begin_anew(self, node_epoch: NodeEpoch, log_end: Offset, now: MonotonicNs) -> None:
         """Forget what an earlier start of the node has acknowledged: its disk may be another.
@@ -104,7 +89,7 @@ class FollowerProgress:
         """
         self.leader_appends(log_end, now)
         self.node_epoch, self.heard, self.synced_end = node_epoch, False, NO_OFFSET
-        self.parked = self._served_end = self._mark = None
+        self.parked = self._served_end = self._marked_end = None
         self.owe_answer()
 
     def owe_answer(self) -> None:
@@ -126,12 +111,12 @@ class FollowerProgress:
         # It has no more on disk than it has, whatever it says.
         self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
         if self.synced_end >= log_end:
-            self.caught_up_at, self._mark = now, None
+            self.caught_up_at, self._marked_end = now, None
             return
-        if self._mark is not None and self.synced_end >= self._mark.log_end:
-            self.caught_up_at, self._mark = max(self.caught_up_at, self._mark.at), None
-        if self._mark is None:
-            self._mark = _Mark(log_end, now)
+        if self._marked_end is not None and self.synced_end >= self._marked_end:
+            self.caught_up_at, self._marked_end = max(self.caught_up_at, self._marked_at), None
+        if self._marked_end is None:
+            self._marked_end, self._marked_at = log_end, now
 
     def park(self, fetch: FetchMessage, now: MonotonicNs) -> None:
         """Keep a fetch until it is answered, unless its answer is on the way.
@@ -139,24 +124,37 @@ class FollowerProgress:
         A follower also fetches when it has synced, to acknowledge; it may be waiting for batches then.
         """
         if fetch.asks or self._served_end != fetch.log_end:
-            self.parked = ParkedFetch(fetch, now)
+            self.parked, self.parked_since = fetch, now
             self._served_end = None
+
+    def heartbeat(self, high_watermark: Offset, interval_ns: int) -> MonotonicNs:
+        """Return when it is to be told of the high watermark, if there is nothing else to tell."""
+        if self.parked is None or self.parked.high_watermark >= high_watermark:
+            return NEVER
+        return MonotonicNs(self.parked_since + interval_ns)
 
     def serve(self, leader: LogState) -> None:
         """Note that the parked fetch is answered from the leader's log."""
         assert self.parked is not None, "P1: only who asks is answered"
-        log_end = self.parked.fetch.log_end
+        log_end = self.parked.log_end
         self._served_end = log_end if log_end < leader.log_end_offset else None
         self.parked, self.start_sent = None, leader.log_start_offset
 
     def leader_appends(self, log_end: Offset, now: MonotonicNs) -> None:
         """Note that the leader's log, which ended at ``log_end`` until now, has grown."""
-        if self.has_all(log_end):
+        if self.heard and self.synced_end >= log_end:
             self.caught_up_at = max(self.caught_up_at, now)
 
     def has_all(self, log_end: Offset) -> bool:
         """Return whether it has, durably, all that the leader has."""
         return self.heard and self.synced_end >= log_end
+
+    def may_join(self, end: Offset) -> bool:
+        """Return whether it has all below ``end``, and what is known of records that are gone.
+
+        An answer has brought it that: see `FollowerResponses.serve`.
+        """
+        return self.heard and self.synced_end >= end and self.was_answered
 
     def lags_from(self, log_end: Offset, lag_max_ns: int) -> MonotonicNs:
         """Return from when on it lacks something for too long to be in sync, if it does nothing."""
@@ -182,3 +180,10 @@ class FollowerProgress:
             in_sync=in_sync,
             away_since=self.caught_up_at if self.lost or not self.heard else None,
         )
+
+
+def followers_at(
+    nodes: Iterable[NodeId], known: Mapping[NodeId, FollowerProgress], now: MonotonicNs
+) -> dict[NodeId, FollowerProgress]:
+    """Return what is known of each follower; of one that is new, that it may begin to lag now."""
+    return {node: known.get(node) or FollowerProgress(now) for node in nodes}

@@ -34,7 +34,7 @@ class Pulse:
     def heard(self) -> Verdict | None:
         """Take in that the peer said something."""
         self._silence_ns, self._was_reached, self._is_refused = 0, True, False
-        return self._judged(Verdict.ALIVE)
+        return None if self.verdict is Verdict.ALIVE else self._judged(Verdict.ALIVE)
 
     def unreached(self, *, refused: bool) -> Verdict | None:
         """Take in that no connection could be made; ``refused`` if nothing listens there.

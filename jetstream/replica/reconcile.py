@@ -10,11 +10,24 @@ Sources: KIP-101 (epochs), KIP-279 (the epoch belongs in the answer), KIP-320 (e
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
-from envelope.types import LeaderEpoch, Offset
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset
 from envelope.values import value
 from jetstream.log.state.epochs import NO_EPOCH, EpochHistory
-from jetstream.replica.log_state import LogState
+
+
+@dataclass(slots=True)
+class LogState:
+    """The state of a log for the replication machines, at one moment; a machine changes its own in place."""
+
+    epochs: EpochHistory
+    log_start_offset: Offset
+    log_end_offset: Offset
+    synced_end: Offset
+    """What counts as durable ends here: at or below the log end."""
+    purged_end: Offset = NO_OFFSET
+    """Tombstones below may be missing: `jetstream.log.state.compaction_state`."""
 
 
 @value(frozen=True, slots=True)

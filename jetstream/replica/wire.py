@@ -22,9 +22,10 @@ error: nothing that follows on that connection can be told apart any more.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -225,11 +226,18 @@ _NAMES: Final = {
 }
 _CODES: Final = {"body_bytes": "I", "asks": "?"}
 _WITHOUT_HANDLE: Final = (Ping, Pong)
+_WITH_REST: Final = (Declare, BatchesMessage, StartOverMessage, RefusedMessage)
+"""What has more than numbers in its header."""
 _NUMBERS: Final = {
     kind: struct.Struct(
         ("<B" if kind in _WITHOUT_HANDLE else "<BI") + "".join(_CODES.get(name, "Q") for name in names)
     )
     for kind, names in _NAMES.items()
+}
+_NUMBERS_OF: Final[dict[type[WireMessage], Callable[[Any], tuple[Any, ...]]]] = {
+    kind: attrgetter(*names)
+    for kind, names in _NAMES.items()
+    if len(names) > 1  # else it returns no tuple
 }
 
 assert BODY_BYTES_MAX < 2**32, "the length of a body is a u32"
@@ -239,28 +247,33 @@ assert STREAM_NAME_CHARS_MAX < 2**16, "the length of a name is a u16"
 def encode(message: WireMessage, handle: int | None = None) -> bytes:
     """Return the bytes of ``message`` under ``handle``, all but its body, which is to be sent after them."""
     kind = type(message)
-    numbers = [getattr(message, name) for name in _NAMES[kind]]
+    numbers = _NUMBERS_OF[kind](message) if kind in _NUMBERS_OF else _few_numbers(message)
     if handle is not None:
-        numbers.insert(0, handle)
-    parts = [_NUMBERS[kind].pack(_KIND_OF[kind], *numbers)]
+        numbers = (handle, *numbers)
+    header = _NUMBERS[kind].pack(_KIND_OF[kind], *numbers)
     match message:
-        case Declare(name=name, incarnation=incarnation):
-            parts += (_text(name), _text(incarnation))
         case BatchesMessage(epochs=epochs, body_bytes=body_bytes, note=note):
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
-            parts += (_NOTE.pack(len(note)), note)
-            parts += (_EPOCH.pack(*begins) for begins in epochs)
+            parts = [header, _NOTE.pack(len(note)), note]
+            for epoch, start in epochs:
+                parts.append(_EPOCH.pack(epoch, start))
+            header = b"".join(parts)
+        case Declare(name=name, incarnation=incarnation):
+            header += _text(name) + _text(incarnation)
         case RepairAnswer(body_bytes=body_bytes):
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
         case StartOverMessage(note=note):
-            parts += (_NOTE.pack(len(note)), note)
+            header += _NOTE.pack(len(note)) + note
         case RefusedMessage(reason=reason):
-            parts.append(bytes((_REASON_OF[reason],)))
+            header += bytes((_REASON_OF[reason],))
         case _:
             pass
-    header = b"".join(parts)
     assert len(header) <= HEADER_BYTES_MAX, f"a header of {len(header)} bytes"
     return _FRAME.pack(len(header), crc32c(header)) + header
+
+
+def _few_numbers(message: WireMessage) -> tuple[Any, ...]:
+    return tuple(getattr(message, name) for name in _NAMES[type(message)])
 
 
 class WireReader:
@@ -286,50 +299,47 @@ class WireReader:
         position = 0
         while len(data) - position >= self._missing:
             end = position + self._missing
-            self._pieces.append(data[position:end])
-            part, position = b"".join(self._pieces), end
-            self._pieces.clear()
-            complete = self._read(part)
-            if complete is not None:
+            part = data[position:end]
+            position = end
+            if self._pieces:
+                part = b"".join((*self._pieces, part))
+                self._pieces.clear()
+            if self._headed is not None:
+                complete, self._headed = self._headed, None
+                complete[1].body = part
                 yield complete
+            elif self._checksum is None:
+                self._missing, self._checksum = _FRAME.unpack(part)
+                if self._missing > HEADER_BYTES_MAX:
+                    raise RemoteProtocolError(f"a header of {self._missing} bytes")
+                continue
+            else:
+                if crc32c(part) != self._checksum:
+                    raise RemoteProtocolError("a damaged header")
+                self._checksum = None
+                handle, message = _decode(part)
+                if isinstance(message, BatchesMessage | RepairAnswer) and message.body_bytes:
+                    self._headed, self._missing = (handle, message), message.body_bytes
+                    continue
+                yield handle, message
+            self._missing = _FRAME.size
         if position < len(data):
             self._pieces.append(data[position:])
             self._missing -= len(data) - position
-
-    def _read(self, part: bytes) -> tuple[int, WireMessage] | None:
-        """Read a part that is complete, and note which one is next; return the message that it completes."""
-        complete: tuple[int, WireMessage]
-        if self._headed is not None:
-            complete = self._headed
-            self._headed[1].body = part
-        elif self._checksum is None:
-            length, self._checksum = _FRAME.unpack(part)
-            if length > HEADER_BYTES_MAX:
-                raise RemoteProtocolError(f"a header of {length} bytes")
-            self._missing = length
-            return None
-        else:
-            if crc32c(part) != self._checksum:
-                raise RemoteProtocolError("a damaged header")
-            handle, message = complete = _decode(part)
-            if isinstance(message, BatchesMessage | RepairAnswer) and message.body_bytes:
-                self._headed, self._missing = (handle, message), message.body_bytes
-                return None
-        self._headed = self._checksum = None
-        self._missing = _FRAME.size
-        return complete
 
 
 def _decode(header: bytes) -> tuple[int, WireMessage]:
     kind = _KINDS.get(header[0]) if header else None
     if kind is None:
         raise RemoteProtocolError("a message of no known kind")
+    layout = _NUMBERS[kind]
     try:
-        _, *numbers = _NUMBERS[kind].unpack_from(header)
-        rest = _rest(kind, header[_NUMBERS[kind].size :])
+        _, *numbers = layout.unpack_from(header)
+        is_plain = kind not in _WITH_REST and len(header) == layout.size
+        rest = {} if is_plain else _rest(kind, header[layout.size :])
+        handle = 0 if kind in _WITHOUT_HANDLE else numbers.pop(0)
     except (struct.error, LookupError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a {kind.__name__} makes no sense: {error}") from error
-    handle = 0 if kind in _WITHOUT_HANDLE else numbers.pop(0)
     message = kind(*numbers, **rest)  # the numbers are its first fields
     if isinstance(message, BatchesMessage | RepairAnswer):
         _check(message)

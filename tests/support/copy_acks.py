@@ -16,7 +16,8 @@ from jetstream.node.replicas.followed_stream import FollowingStream
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.replica.leader import Appointment, Leader
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import Appointment
 from metadata.catalog.commands import Command
 from metadata.node.catalogue.replicated_catalog import Applied
 from metadata.stream_config import StreamConfig

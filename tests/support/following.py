@@ -10,7 +10,7 @@ from jetstream.replica.follower_events import (
     LogSynced,
     LogWritten,
 )
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.wire import DivergingMessage, FetchMessage
 from tests.support.reigns import log

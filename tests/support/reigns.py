@@ -2,20 +2,21 @@
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, TimestampUs
 from jetstream.log.state.epochs import EpochHistory, EpochStart
-from jetstream.replica.leader import Appointment, Leader
 from jetstream.replica.leader_events import (
     Action,
+    Appointment,
     Event,
     FetchArrived,
     LeaderLogSynced,
     LeaseRenewed,
     ProposeIsr,
 )
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from jetstream.replica.settings import NEVER
 from jetstream.replica.wire import FetchMessage
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.lease import Lease
+from tests.support.checked_leader import CheckedLeader
 from tests.support.replica_cluster import START, A, B, C, D
 
 EPOCH = LeaderEpoch(7)
@@ -54,7 +55,7 @@ class Reign:
             min_insync_replicas=minimum,
             read_replicas=(D,),
         )
-        self.leader = Leader(
+        self.leader = CheckedLeader(
             appointment,
             own_log or log((OLD, 0), (EPOCH, 10), end=10),
             Offset(known),

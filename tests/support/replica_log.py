@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, NodeId, Offset, SyncMode, TimestampUs
 from jetstream.log.state.epochs import EpochHistory
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 
 Records = dict[Offset, tuple[LeaderEpoch, str]]
 """Epoch and value by offset."""

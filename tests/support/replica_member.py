@@ -12,7 +12,8 @@ from jetstream.replica import leader_events as leading
 from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
 from jetstream.replica.isr import refusal_of
-from jetstream.replica.leader import Appointment, Leader
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import Appointment
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.wire import (
     Answer,
@@ -29,6 +30,7 @@ from metadata.catalog.nodes import restored_replicas
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.lease import unlimited
 from tests.support.catalogs import register
+from tests.support.checked_leader import CheckedLeader
 from tests.support.leader_lags import check_lags
 from tests.support.replica_log import Batch, ReplicaLog
 
@@ -176,7 +178,7 @@ class Member:
             min_insync_replicas=row.config.insync_minimum,
             read_replicas=self.cluster.read_replicas,
         )
-        self.leader = Leader(
+        self.leader = CheckedLeader(
             appointment=appointment,
             log=self.log.state(),
             high_watermark=self.high_watermark,

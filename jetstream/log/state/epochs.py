@@ -33,23 +33,23 @@ class EpochStart(NamedTuple):
 class EpochHistory:
     """An immutable list of epoch starts.
 
+    Attributes:
+        starts: in order.
+        last: the newest epoch, `NO_EPOCH` if there is none.
+
     Invariants:
         E1: epochs strictly increase.
         E2: their start offsets never decrease.
     """
 
-    __slots__ = ("starts",)
+    __slots__ = ("last", "starts")
 
     def __init__(self, starts: tuple[EpochStart, ...] = ()) -> None:
         for before, after in pairwise(starts):
             assert before.epoch < after.epoch, f"E1: {before} {after}"
             assert before.start <= after.start, f"E2: {before} {after}"
         self.starts = starts
-
-    @property
-    def last(self) -> LeaderEpoch:
-        """The newest epoch, `NO_EPOCH` if there is none."""
-        return self.starts[-1].epoch if self.starts else NO_EPOCH
+        self.last = starts[-1].epoch if starts else NO_EPOCH
 
     def begun(self, epoch: LeaderEpoch, start: Offset, now: TimestampUs) -> "EpochHistory":
         """Return the history with a newer epoch that begins at ``start``."""

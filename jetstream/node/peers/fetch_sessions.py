@@ -125,7 +125,9 @@ class FetchRequester:
         line = self._line
         if line is None:
             return False
-        handle = self._handle(line, life)
+        handle = self._handles.get(life)
+        if handle is None:
+            handle = self._declare(line, life)
         if line.is_full or handle is None:
             line.close()  # the peer does not read, or handles are used up: another connection has them all
             return False
@@ -147,14 +149,12 @@ class FetchRequester:
                 self._line.send(_PING)
             self._since_ping_ns, self._has_heard, self._line.has_sent = 0, False, False
 
-    def _handle(self, line: PeerConnection, life: Life) -> int | None:
-        handle = self._handles.get(life)
-        if handle is None:
-            if len(self._lives) == _HANDLES_MAX:
-                return None
-            handle = self._handles[life] = len(self._lives)
-            self._lives.append(life)
-            line.send(encode(Declare(*life), handle))
+    def _declare(self, line: PeerConnection, life: Life) -> int | None:
+        if len(self._lives) == _HANDLES_MAX:
+            return None
+        handle = self._handles[life] = len(self._lives)
+        self._lives.append(life)
+        line.send(encode(Declare(*life), handle))
         return handle
 
     def _notify_host(self, verdict: Verdict | None) -> None:
@@ -198,7 +198,9 @@ class FetchRequester:
     def heard(self) -> None:
         """See `LineEnd.heard`."""
         self._has_heard = True
-        self._notify_host(self.pulse.heard())
+        verdict = self.pulse.heard()
+        if verdict is not None:
+            self._notify_host(verdict)
 
     def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
@@ -263,10 +265,12 @@ class FetchResponder:
     def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
         match message:
-            case FetchMessage():
-                self._host.fetched(self._peer, *self._life(handle), message)
-            case RepairMessage():
-                self._host.repair_asked(self._peer, *self._life(handle), message)
+            case FetchMessage() if (life := self._lives.get(handle)) is not None:
+                self._host.fetched(self._peer, *life, message)
+            case RepairMessage() if (life := self._lives.get(handle)) is not None:
+                self._host.repair_asked(self._peer, *life, message)
+            case FetchMessage() | RepairMessage():
+                raise RemoteProtocolError(f"a fetch for handle {handle}, which was not declared")
             case Declare(name, incarnation):
                 if handle in self._lives or len(self._lives) == _HANDLES_MAX:
                     raise RemoteProtocolError(f"handle {handle} cannot be declared")
@@ -276,12 +280,6 @@ class FetchResponder:
                 self._line.send(_PONG)
             case _:
                 raise RemoteProtocolError(f"a follower does not say {type(message).__name__}")
-
-    def _life(self, handle: int) -> Life:
-        life = self._lives.get(handle)
-        if life is None:
-            raise RemoteProtocolError(f"a fetch for handle {handle}, which was not declared")
-        return life
 
     def has_room(self) -> None:
         """See `LineEnd.has_room`."""

@@ -35,7 +35,7 @@ class ConnectionListener(Protocol):
         """
 
     def has_room(self) -> None:
-        """Send more: the line is no longer full."""
+        """Send more: the line is no longer full, and this was awaited."""
 
 
 class PeerConnection(asyncio.Protocol):
@@ -45,12 +45,14 @@ class PeerConnection(asyncio.Protocol):
 
     Attributes:
         has_sent: whether anything was sent since the owner last set it to false.
+        is_awaited: whether the owner waits for `ConnectionListener.has_room`; set by the owner.
     """
 
     def __init__(self, end: ConnectionListener, crashed: Callable[[BaseException], None]) -> None:
         """``crashed`` is told an error of ours in what ``end`` does with what arrives."""
         loop = asyncio.get_running_loop()
         self.has_sent = False
+        self.is_awaited = False
         self._end = end
         self._crashed = crashed
         self._loop = loop
@@ -84,12 +86,10 @@ class PeerConnection(asyncio.Protocol):
     @property
     def is_full(self) -> bool:
         """Whether something large had better wait for `ConnectionListener.has_room`."""
-        return self._is_paused or self._unsent_bytes > _FULL_BYTES
-
-    @property
-    def _unsent_bytes(self) -> int:
-        transport = self._transport
-        return self._piece_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
+        unsent_bytes = self._piece_bytes
+        if self._transport is not None:
+            unsent_bytes += self._transport.get_write_buffer_size()
+        return self._is_paused or unsent_bytes > _FULL_BYTES
 
     def send(self, *pieces: Piece) -> None:
         """Send in order, or drop it if the line is over; the pieces are not to be changed any more."""
@@ -117,8 +117,12 @@ class PeerConnection(asyncio.Protocol):
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
-        if not self.is_full:
-            self._end.has_room()
+        if self.is_awaited and not self.is_full:
+            self._notify_owner()
+
+    def _notify_owner(self) -> None:
+        self.is_awaited = False
+        self._end.has_room()
 
     # --- asyncio.Protocol -------------------------------------------------------------------------
 
@@ -145,7 +149,8 @@ class PeerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Note that little is unsent, and notify the owner."""
         self._is_paused = False
-        self._end.has_room()
+        if self.is_awaited:
+            self._notify_owner()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End `carry`: the connection is gone."""

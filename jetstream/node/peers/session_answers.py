@@ -70,6 +70,10 @@ class SessionResponseQueue:
             taken = Body.leased(body, share=DescriptorShare.NODE) if body.length else b""
         elif body is not None:
             taken = body
+        is_next = not self._waiting and not self._is_reading and not self._line.is_full
+        if is_next and not isinstance(taken, Body):
+            self._line.send(encode(answer, handle), taken)
+            return
         place = handle, isinstance(answer, RepairAnswer)
         before = self._waiting.get(place)
         if before is not None:
@@ -81,6 +85,7 @@ class SessionResponseQueue:
         """Send what there is room for."""
         while self._waiting and not self._is_reading and not self._line.is_full:
             self._send(self._waiting.pop(next(iter(self._waiting))))
+        self._line.is_awaited = bool(self._waiting)
 
     def close(self) -> None:
         """Drop everything."""

@@ -25,7 +25,7 @@ from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.timers import Timers
 from jetstream.node.tiers.segment_cache import Tier
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.wire import Answer, Question, RepairAnswer
 from metadata.catalog.commands import Command

@@ -5,7 +5,7 @@ It decides nothing: `Follower` says what to ask for and what to cut, `Log` store
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -28,8 +28,6 @@ from jetstream.replica.follower_events import (
     LeaderConnected,
     LeaderDisconnected,
     LogCut,
-    LogSynced,
-    LogWritten,
     ReportLost,
     ResetLog,
     Truncate,
@@ -54,6 +52,7 @@ class FollowingStream:
         """Begin with a log to which nothing is being written."""
         cluster = services.cluster
         self._context = context
+        self._name = context.name
         self._services = services
         self._follower = Follower(
             cluster.node_id, cluster.node_epoch, log_state(context.log), high_watermark, cluster.settings
@@ -103,21 +102,17 @@ class FollowingStream:
 
     def answered(self, message: Answer) -> None:
         """Handle the leader's answer."""
-        if isinstance(message, BatchesMessage):
-            self._batches(message)
-            return
         if isinstance(message, RefusedMessage):
-            _log.info("fetch refused stream=%s reason=%s", self._context.name, message.reason)
-        self._handle(message)
-
-    def _batches(self, batches: BatchesMessage) -> None:
-        if batches.note and not batches.body:
+            _log.info("fetch refused stream=%s reason=%s", self._name, message.reason)
+        if isinstance(message, BatchesMessage) and message.note and not message.body:
             # The machine asks for more only when that is on disk, and so joins those in sync only then.
-            self._append(batches, lambda: self._handle(batches))
+            self._append(message, lambda: self._handle(message))
         else:
-            self._handle(batches)
-        self.min_synced_end = max(self.min_synced_end, batches.purged_end)
-        self._drop_before(batches.log_start_offset)
+            self._handle(message)
+        if isinstance(message, BatchesMessage):
+            self.min_synced_end = max(self.min_synced_end, message.purged_end)
+            if message.log_start_offset > self._context.opened.log.log_start_offset:
+                self._drop_before(message.log_start_offset)
 
     def _drop_before(self, log_start_offset: Offset) -> None:
         """Let the log begin where the leader's does, as far as it is known to be committed here."""
@@ -128,30 +123,39 @@ class FollowingStream:
 
     # --- the machine -------------------------------------------------------------------------------
 
-    def _handle(self, *events: Event) -> None:
-        for event in events:
-            for action in self._follower.handle(event, self._services.clock.monotonic()):
-                self._do(action)
-        self._services.cluster.timers.at(self._tick, self._follower.wake_at)
+    def _handle(self, event: Event) -> None:
+        self._perform(self._follower.handle(event, self._services.clock.monotonic()))
+
+    def _stored(self, end: Offset) -> None:
+        """Handle that batches up to ``end`` are as durable as the stream's mode promises."""
+        synced_end = min(self._context.opened.log.writer.synced_end, end)
+        self._perform(self._follower.stored(end, synced_end, self._services.clock.monotonic()))
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        services = self._services
+        for action in actions:
+            match action:
+                case FetchFromLeader(leader, fetch):
+                    life = self._name, self._context.incarnation
+                    if self.failed is None and not services.cluster.sessions.fetch(leader, *life, fetch):
+                        self._follower.handle(LeaderDisconnected(), services.clock.monotonic())
+                case AppendBatches(batches):
+                    self._append(batches, partial(self._stored, batches.next))
+                case AdvanceHighWatermark(high_watermark):
+                    self._context.opened.observe(high_watermark, services.clock.wall())
+                    self._context.watchers.notify(high_watermark)
+                case _:
+                    self._part_from_leader(action)
+        services.cluster.timers.changed(self._tick, self._follower)
         if self._settled is not None and not self._settled.done() and self._follower.is_settled:
             self._settled.set_result(None)
 
     def _tick(self) -> None:
         self._handle(Tick())
 
-    def _do(self, action: Action) -> None:
-        name = self._context.name
+    def _part_from_leader(self, action: Truncate | ResetLog | ReportLost | Distrust) -> None:
+        name = self._name
         match action:
-            case FetchFromLeader():
-                self._fetch(action)
-            case AppendBatches(batches):
-                log, end = self._context.log, batches.next
-                self._append(
-                    batches, lambda: self._handle(LogWritten(end), LogSynced(min(log.writer.synced_end, end)))
-                )
-            case AdvanceHighWatermark(high_watermark):
-                self._context.opened.observe(high_watermark, self._services.clock.wall())
-                self._context.watchers.notify(high_watermark)
             case Truncate(end):
                 _log.info("cutting the log back stream=%s end=%d %s", name, end, self._follower)
                 self._lost.cut(end)
@@ -172,13 +176,6 @@ class FollowingStream:
             case _:
                 assert_never(action)
 
-    def _fetch(self, action: FetchFromLeader) -> None:
-        if self.failed is not None:
-            return
-        name, incarnation = self._context.name, self._context.incarnation
-        if not self._services.cluster.sessions.fetch(action.leader, name, incarnation, action.fetch):
-            self._follower.handle(LeaderDisconnected(), self._services.clock.monotonic())
-
     # --- the disk ----------------------------------------------------------------------------------
 
     def _append(self, message: BatchesMessage, then: Callable[[], None]) -> None:
@@ -187,14 +184,14 @@ class FollowingStream:
             opened=self._context.opened,
             data=message.body,
             now=self._services.clock.wall(),
-            high_watermark=self.high_watermark,
+            high_watermark=self._follower.high_watermark,
             committed=message.high_watermark,
             note=message.note,
         )
-        self._services.disk.append([append], lambda: self._appended(append, then))
+        self._services.disk.append([append], partial(self._appended, append, then))
 
     def _appended(self, append: FollowerAppend, then: Callable[[], None]) -> None:
-        error, log = append.error, self._context.log
+        error, log = append.error, self._context.opened.log
         if error is None:
             self._context.upkeep.appended()
             then()
@@ -202,7 +199,7 @@ class FollowingStream:
             self._fail(error)
         else:
             level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
-            _log.log(level, "append refused stream=%s error=%s", self._context.name, error)
+            _log.log(level, "append refused stream=%s error=%s", self._name, error)
             self._handle(AppendsUndone(log_state(log)))
 
     def _cut(self, work: Callable[[], None]) -> None:
@@ -219,7 +216,7 @@ class FollowingStream:
             if error is None:
                 self._handle(then())
             elif isinstance(error, DiskFull) and self._context.log.failed is None:
-                _log.warning("cut waits for space stream=%s error=%s", self._context.name, error)
+                _log.warning("cut waits for space stream=%s error=%s", self._name, error)
                 refused()
             elif isinstance(error, JetstreamError):
                 self._fail(error)
@@ -230,7 +227,7 @@ class FollowingStream:
 
     def _fail(self, error: JetstreamError) -> None:
         """Ask for nothing any more: this replica leaves the ISR, and the others go on without it."""
-        _log.error("replica offline stream=%s error=%r runbook=RB-01", self._context.name, error)
+        _log.error("replica offline stream=%s error=%r runbook=RB-01", self._name, error)
         self.failed = self.problem = error
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)

@@ -64,7 +64,10 @@ class FollowerResponses:
         A follower outside the ISR waits for its turn. A follower that ``joins`` it gets the note with every
         answer that brings it to the high watermark: some of the records that it speaks of may be gone.
         """
-        self._joining = (self._joining | {serve.follower}) if joins else (self._joining - {serve.follower})
+        if joins:
+            self._joining |= {serve.follower}
+        elif self._joining:
+            self._joining -= {serve.follower}
         if in_sync:
             self._serve(serve)
         else:
@@ -156,15 +159,16 @@ class FollowerResponses:
         body: Buffer | FileRange | None,
         length: int,
     ) -> None:
+        log = self._context.opened.log
         message = BatchesMessage(
             leader_epoch=self._leader_epoch,
             last_epoch=serve.last_epoch,
             base=serve.log_end,
             next=end,
             high_watermark=serve.high_watermark,
-            log_start_offset=self._context.log.log_start_offset,
+            log_start_offset=log.log_start_offset,
             # Read after the batches were found: where tombstones are missing in them, this is raised already.
-            purged_end=self._context.log.compaction.purged_end,
+            purged_end=log.compaction.purged_end,
             epochs=(EpochBegins(epoch, serve.log_end),) if length else (),
             body_bytes=length,
             note=self._note(serve.high_watermark)

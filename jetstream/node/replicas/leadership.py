@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from envelope.errors import JetstreamError, NotEnoughReplicas, StreamOffline
-from envelope.types import AckPolicy, Incarnation, LeaderEpoch, Offset, StreamName
+from envelope.types import AckPolicy, Incarnation, LeaderEpoch, NodeId, Offset, StreamName
 from jetstream.log.format.batch import UnsealedBatch
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.follower_responses import FollowerResponses
@@ -21,7 +21,6 @@ from jetstream.replica.leader_events import (
     Deposed,
     Event,
     FollowerLost,
-    LeaderLogSynced,
     MinimumChanged,
     ProposeIsr,
     ReplicasChanged,
@@ -29,6 +28,7 @@ from jetstream.replica.leader_events import (
 )
 from jetstream.replica.progress import FollowerState, min_synced_end
 from jetstream.replica.role_events import AdvanceHighWatermark, Tick
+from jetstream.replica.wire import FetchMessage
 from metadata.catalog.commands import ChangeIsr
 from metadata.catalog.events import CommandRefused
 from metadata.catalog.tables import Stream
@@ -159,42 +159,51 @@ class LeaderDriver:
         """Serve the followers batches that this node is still syncing."""
         self._written_end = max(self._written_end, batches[-1].next)
         self._answers.hot.add(batches)
-        self.handle(LeaderLogSynced(self._leader.synced_end, self._written_end))
+        self._log_synced(self._leader.synced_end)
 
     def appended(self, end: Offset) -> None:
         """Record the end of what is as durable as the stream's mode promises."""
         self._written_end = max(self._written_end, end)
         # The disk may be a group ahead of this outcome.
-        self.handle(LeaderLogSynced(min(self._context.log.writer.synced_end, end), self._written_end))
+        self._log_synced(min(self._context.log.writer.synced_end, end))
+
+    def _log_synced(self, synced_end: Offset) -> None:
+        self._perform(self._leader.log_synced(synced_end, self._written_end, self._clock.monotonic()))
+
+    def fetched(self, follower: NodeId, fetch: FetchMessage) -> None:
+        """Handle the fetch of a follower."""
+        self._perform(self._leader.fetched(follower, fetch, self._clock.monotonic()))
 
     def handle(self, event: Event) -> None:
         """Handle ``event`` by the machine, and perform its actions."""
-        for action in self._leader.handle(event, self._clock.monotonic()):
-            self._do(action)
+        self._perform(self._leader.handle(event, self._clock.monotonic()))
         if self._leader.takes_followers:
             self._suspend_or_resume()
-            self._cluster.timers.changed(self._tick, self._leader)
 
     def _tick(self) -> None:
         self.handle(Tick())
 
-    def _do(self, action: Action) -> None:
+    def _perform(self, actions: Sequence[Action]) -> None:
         assert self._publishers is not None, "a reign acts once it has begun"
-        match action:
-            case AdvanceHighWatermark(high_watermark):
-                self._publishers.committed(high_watermark)
-                self._answers.hot.forget(high_watermark)
-                self._context.watchers.notify(high_watermark)
-            case ProposeIsr():
-                proposal = self._tasks.create_task(self._propose(action))
-                self._proposals.add(proposal)
-                proposal.add_done_callback(self._proposals.discard)
-            case ServeFollower():
-                in_sync = action.follower in self._leader.isr.maximal
-                joins = not in_sync and action.follower in self._leader.replicas
-                self._answers.serve(action, in_sync=in_sync, joins=joins)
-            case _:
-                self._answers.respond(action, self.high_watermark)
+        leader = self._leader
+        for action in actions:
+            match action:
+                case AdvanceHighWatermark(high_watermark):
+                    self._publishers.committed(high_watermark)
+                    self._answers.hot.forget(high_watermark)
+                    self._context.watchers.notify(high_watermark)
+                case ServeFollower(follower):
+                    in_sync = follower in leader.isr.maximal
+                    joins = not in_sync and follower in leader.replicas
+                    self._answers.serve(action, in_sync=in_sync, joins=joins)
+                case ProposeIsr():
+                    proposal = self._tasks.create_task(self._propose(action))
+                    self._proposals.add(proposal)
+                    proposal.add_done_callback(self._proposals.discard)
+                case _:
+                    self._answers.respond(action, leader.high_watermark)
+        if leader.takes_followers:
+            self._cluster.timers.changed(self._tick, leader)
 
     def _suspend_or_resume(self) -> None:
         """Refuse messages whose publishers ask for more copies than there can be now."""

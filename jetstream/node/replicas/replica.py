@@ -33,7 +33,8 @@ from jetstream.node.replicas.leadership import LeadershipCheck
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.tiers.tiered_stream import Readable, TieredStream
 from jetstream.replica.desired_role import RoleStatus
-from jetstream.replica.leader import Appointment, Leader, sole_replica
+from jetstream.replica.leader import Leader, sole_replica
+from jetstream.replica.leader_events import Appointment
 from metadata.api.responses import GapKind
 from metadata.catalog.commands import ChangeLeader
 from metadata.catalog.tables import Stream

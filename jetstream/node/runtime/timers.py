@@ -26,12 +26,18 @@ class Sleeper(Protocol):
 
 
 class Timers:
-    """Ticks by whom they are for; used on the loop's thread."""
+    """Ticks by whom they are for; used on the loop's thread.
+
+    Attributes:
+        changed: call it with a tick and its machine when the machine may have another time to wake; the
+            machine is asked at the next turn, not before.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wanted: dict[Callable[[], None], MonotonicNs] = {}
         self._changed: dict[Callable[[], None], Sleeper] = {}
+        self.changed: Callable[[Callable[[], None], Sleeper], None] = self._changed.__setitem__
 
     def at(self, tick: Callable[[], None], when: MonotonicNs) -> None:
         """Call ``tick`` once, at ``when`` or a little later, instead of when it was wanted before."""
@@ -39,10 +45,6 @@ class Timers:
             self._wanted.pop(tick, None)
         else:
             self._wanted[tick] = when
-
-    def changed(self, tick: Callable[[], None], machine: Sleeper) -> None:
-        """Call ``tick`` when the machine is to wake; it is asked at the next turn, not before."""
-        self._changed[tick] = machine
 
     async def run(self) -> None:
         """Tick until cancelled."""

@@ -97,12 +97,11 @@ class ReplicaTraffic:
 
     def fetched(self, peer: NodeId, name: StreamName, incarnation: Incarnation, fetch: FetchMessage) -> None:
         """See `SessionHost.fetched`."""
-        arrived = FetchArrived(peer, fetch)
         replica = self._find(incarnation)
         if replica is not None and replica.leading is not None:
-            replica.leading.driver.handle(arrived)
+            replica.leading.driver.fetched(peer, fetch)
         elif may_lead_soon(fetch.leader_epoch, self._row_of(name, incarnation), self._cluster.node_id):
-            self._early.keep(incarnation, arrived)
+            self._early.keep(incarnation, FetchArrived(peer, fetch))
         else:
             refused = RefusedMessage(fetch.leader_epoch, FetchRefusal.NOT_LEADING)
             self._cluster.sessions.answer(peer, name, incarnation, refused)

@@ -4,7 +4,7 @@ import dataclasses
 
 from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from tests.simulation.replica.writer import Report
 
 

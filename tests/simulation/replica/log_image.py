@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.log.state.epochs import EpochHistory
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from tests.simulation.replica.stored_damage import StoredDamage
 from tests.simulation.violation import Violation
 from tests.support.memory_disk import MemoryDisk

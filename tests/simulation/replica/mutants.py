@@ -10,6 +10,7 @@ from tests.simulation.replica.id_mutants import ID_MUTANTS
 from tests.simulation.replica.promise_mutants import PROMISE_MUTANTS
 
 _LEADER: Final = "jetstream.replica.leader"
+_STEADY: Final = "jetstream.replica.steady_state"
 _ISR: Final = "jetstream.replica.isr"
 _PROGRESS: Final = "jetstream.replica.progress"
 _RECONCILE: Final = "jetstream.replica.reconcile"
@@ -87,8 +88,8 @@ _FETCHING: Final = (
     _mutant(
         "fetch_of_an_old_epoch_counts",
         _LEADER,
-        "if fetch.leader_epoch != self.leader_epoch:",
-        "if fetch.leader_epoch > self.leader_epoch:",
+        "if fetch.leader_epoch != leader_epoch:",
+        "if fetch.leader_epoch > leader_epoch:",
         scenario=(
             "tests/unit/replica/test_leader.py::test_a_fetch_of_another_reign_is_refused_and_changes_nothing[6]"
         ),
@@ -125,15 +126,15 @@ _ISR_CHANGES: Final = (
     ),
     _mutant(
         "joins_when_heard",
-        _LEADER,
-        "has_all = progress.heard and progress.synced_end >= max(self.high_watermark, self._epoch_start)",
-        "has_all = progress.heard",
+        _PROGRESS,
+        "return self.heard and self.synced_end >= end and self.was_answered",
+        "return self.heard and self.was_answered",
     ),
     _mutant(
         "joins_unanswered",
-        _LEADER,
-        "return has_all and progress.was_answered",
-        "return has_all",
+        _PROGRESS,
+        "return self.heard and self.synced_end >= end and self.was_answered",
+        "return self.heard and self.synced_end >= end",
         scenario="tests/unit/replica/test_in_sync_replicas.py::"
         "test_a_read_replica_that_becomes_a_replica_is_answered_before_it_joins",
     ),
@@ -248,14 +249,14 @@ _FOLLOWING: Final = (
     _mutant(
         "answer_of_another_reign",
         _FOLLOWER,
-        "self._is_cutting or leader_epoch != self.leader_epoch:",
-        "self._is_cutting:",
+        "is_cutting or leader_epoch != self.leader_epoch:",
+        "is_cutting:",
         scenario="tests/unit/replica/test_follower.py::test_answers_of_another_reign_are_ignored",
     ),
     _mutant(
         "answer_while_cutting",
         _FOLLOWER,
-        "self._is_cutting or leader_epoch != self.leader_epoch:",
+        "is_cutting or leader_epoch != self.leader_epoch:",
         "leader_epoch != self.leader_epoch:",
     ),
     _mutant(
@@ -316,7 +317,7 @@ _ASKING: Final = (
     _mutant(
         "never_wakes_to_tell_the_high_watermark",
         _LEADER,
-        "            progress.parked.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)\n",
+        "            progress.heartbeat(self.high_watermark, settings.heartbeat_interval_ns)\n",
         "            NEVER\n",
     ),
     _mutant(
@@ -340,6 +341,77 @@ _ASKING: Final = (
         scenario=(
             "tests/unit/replica/test_leader.py::test_time_alone_makes_a_member_lag_and_a_proposal_be_repeated"
         ),
+    ),
+)
+_STEADY_STATE: Final = (
+    _mutant("commits_what_it_has_itself", _STEADY, "for member in self.in_sync:", "for member in ():"),
+    _mutant(
+        "steady_without_a_lease",
+        _STEADY,
+        "            or now >= self.lease.until\n",
+        "",
+    ),
+    _mutant(
+        "steady_for_ever",
+        _STEADY,
+        "            or now >= self.until\n",
+        "",
+    ),
+    _mutant(
+        "steady_after_a_new_start",
+        _STEADY,
+        "            or fetch.node_epoch != progress.node_epoch\n",
+        "",
+    ),
+    _mutant(
+        "steady_with_another_reign",
+        _STEADY,
+        "not fetch.leader_epoch == fetch.last_epoch == self.leader_epoch",
+        "fetch.last_epoch != self.leader_epoch",
+    ),
+    _mutant(
+        "steady_with_a_log_that_has_parted",
+        _STEADY,
+        "not fetch.leader_epoch == fetch.last_epoch == self.leader_epoch",
+        "fetch.leader_epoch != self.leader_epoch",
+    ),
+    _mutant(
+        "steady_serves_what_is_synced",
+        _STEADY,
+        "fetch.log_end < log_end\n",
+        "fetch.log_end < log.synced_end\n",
+    ),
+    _mutant(
+        "steady_tells_no_high_watermark",
+        _STEADY,
+        "fetch.high_watermark < high_watermark\n",
+        "fetch.high_watermark < 0\n",
+    ),
+    _mutant(
+        "steady_while_a_proposal_is_out",
+        _LEADER,
+        "if isr.proposal is not None or now < isr.propose_after or self.lacks_replicas:",
+        "if now < isr.propose_after or self.lacks_replicas:",
+    ),
+    _mutant(
+        "steady_below_the_minimum",
+        _LEADER,
+        "if isr.proposal is not None or now < isr.propose_after or self.lacks_replicas:",
+        "if isr.proposal is not None or now < isr.propose_after:",
+        scenario="tests/unit/replica/test_leader.py::test_an_isr_below_the_minimum_commits_nothing",
+    ),
+    _mutant(
+        "steady_with_who_may_join",
+        _LEADER,
+        "for node, one in self._followers.items() if node not in outside}",
+        "for node, one in self._followers.items()}",
+    ),
+    _mutant(
+        "steady_state_is_not_taken_back",
+        _LEADER,
+        "        self._steady = None\n        if self.deposed:",
+        "        if self.deposed:",
+        scenario="tests/unit/replica/test_in_sync_replicas.py::test_a_deposed_leader_refuses_and_is_silent[7]",
     ),
 )
 _CATALOGUE: Final = (
@@ -417,6 +489,7 @@ _ALL: Final = (
     *_RECONCILING,
     *_FOLLOWING,
     *_ASKING,
+    *_STEADY_STATE,
     *_CATALOGUE,
     *_REPAIRING,
     *PROMISE_MUTANTS,

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from envelope.errors import CorruptDataError
 from envelope.types import NodeId, Offset
-from jetstream.replica.leader import Appointment, Leader
+from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import (
     Action,
     AnswerFollower,
+    Appointment,
     Event,
     LeaderLogSynced,
     ProposeIsr,
@@ -34,6 +35,7 @@ from tests.simulation.replica.messages import Ack, Publish, Refusal, ToReplica
 from tests.simulation.replica.reading import readable
 from tests.simulation.replica.writer import Done, Filled, Full, Report
 from tests.simulation.violation import Violation
+from tests.support.checked_leader import CheckedLeader
 
 if TYPE_CHECKING:
     from tests.simulation.replica.replica import Replica
@@ -49,7 +51,7 @@ class Reign:
         self._publishing = self._world.checks.publishing[image.stream]
         self._mailbox: deque[Publish] = deque()
         self._waiting: dict[Offset, list[Publish]] = {}
-        self._leader = Leader(
+        self._leader = CheckedLeader(
             appointment=appointment,
             log=image.state(),
             high_watermark=replica.watermark.offset,

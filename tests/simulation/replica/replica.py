@@ -7,7 +7,7 @@ from jetstream.replica import follower_events as following
 from jetstream.replica import leader_events as leading
 from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
-from jetstream.replica.leader import Appointment
+from jetstream.replica.leader_events import Appointment
 from jetstream.replica.wire import FetchMessage, FetchRefusal, RefusedMessage
 from metadata.catalog.tables import Stream
 from tests.simulation.replica.checkers.truths import Truths

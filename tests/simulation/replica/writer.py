@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset
 from jetstream.log.rewriting.repair import Hole
-from jetstream.replica.log_state import LogState
+from jetstream.replica.reconcile import LogState
 from tests.simulation.disk_state import DiskState
 from tests.simulation.replica.log_image import Batch, LogImage
 

@@ -393,6 +393,15 @@ def test_more_committed_than_there_is_is_our_bug() -> None:
         Following(known=11)
 
 
+def test_what_is_stored_is_written_and_then_synced() -> None:
+    one, other = Following(), Following()
+    for following in (one, other):
+        following.give(batches(5, 10, 12, known=12))
+    stored = one.follower.stored(Offset(12), Offset(12), one.now)
+    assert stored == other.written(12) + other.synced(12)
+    assert str(one.follower) == str(other.follower)
+
+
 # --- asking ahead -------------------------------------------------------------------------------------
 
 FRUGAL = ReplicaSettings(ask_ahead_records_min=3)

@@ -3,8 +3,7 @@
 import pytest
 
 from envelope.types import LeaderEpoch, Offset
-from jetstream.replica.log_state import LogState
-from jetstream.replica.reconcile import EpochEnd, Follows, StartsOver, compare, cut_point
+from jetstream.replica.reconcile import EpochEnd, Follows, LogState, StartsOver, compare, cut_point
 from tests.support.reigns import log
 
 

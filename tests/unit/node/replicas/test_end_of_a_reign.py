@@ -12,8 +12,8 @@ from jetstream.node.replicas.context import ReplicaContext, log_state
 from jetstream.node.replicas.led_stream import LeadingStream
 from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.crash import Crash
-from jetstream.replica.leader import Appointment, Leader
-from jetstream.replica.leader_events import FollowerLost
+from jetstream.replica.leader import Leader
+from jetstream.replica.leader_events import Appointment, FollowerLost
 from metadata.catalog.commands import Command
 from metadata.lease import unlimited
 from metadata.node.catalogue.replicated_catalog import Applied
