@@ -41,17 +41,19 @@ _I64: Final = struct.Struct("<q")
 _EXTENT: Final = struct.Struct("<qq")
 _MESSAGE_VTABLE: Final = struct.Struct("<H2x5H")
 """Its length, and the places in a ``Message`` of version, header type, header, body length and metadata."""
+_ENTRY_VTABLE: Final = struct.Struct("<H2x2H")
+"""Its length, and the places in a ``KeyValue`` of key and value."""
 _METADATA_V5: Final = 4
 _RECORD_BATCH_BYTE: Final = b"\x03"
 _HEADER, _BODY_LENGTH = 2, 3
 _ROW_COUNT, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
-_KEY, _VALUE = 0, 1
 _HEADER_SLOT: Final = 4 + 2 * _HEADER
 _NODES_SLOT: Final = 4 + 2 * _NODES
 _TXID_NODE_AT: Final = 4 + 16 * 8
 """Behind the vector's length and the nodes of the columns before it, with those in the list of headers."""
 _TXID_BUFFER: Final = 19
 """Two for each number, three for each text or bytes, two for the list of headers, seven for its content."""
+_OUTSIDE: Final = "a message's metadata points outside itself"
 _CODEC: Final = 0
 _CODECS: Final[tuple[Literal["lz4", "zstd"], ...]] = ("lz4", "zstd")
 
@@ -109,15 +111,18 @@ def find_frame(data: bytes | bytearray | memoryview, start: int = 0) -> Frame | 
     try:
         body_length, digits = _walk(metadata)
     except struct.error as error:
-        raise CorruptDataError("a message's metadata points outside itself") from error
+        raise CorruptDataError(_OUTSIDE) from error
     body_start = start + PREFIX_BYTES + length
     return Frame(start, body_start + body_length, start + PREFIX_BYTES + digits)
 
 
 def _walk(metadata: bytes) -> tuple[int, int]:
+    """Return the body's length, and the position of the header entry's digits."""
     message = _U32.unpack_from(metadata, 0)[0]
-    # All five fields at once: this runs for every batch that is read.
-    vtable = _vtable(metadata, message)
+    # All five fields at once, and without `_field`: this runs for every batch that is read.
+    vtable = message - _I32.unpack_from(metadata, message)[0]
+    if vtable < 0:
+        raise CorruptDataError(_OUTSIDE)
     length, version_at, type_at, _, body_at, custom_at = _MESSAGE_VTABLE.unpack_from(metadata, vtable)
     if length < _MESSAGE_VTABLE.size or not custom_at:
         raise CorruptDataError("a record batch has no header entry")
@@ -128,7 +133,8 @@ def _walk(metadata: bytes) -> tuple[int, int]:
     body_length = _I64.unpack_from(metadata, message + body_at)[0] if body_at else 0
     if body_length % 8 or not 0 <= body_length <= BODY_BYTES_MAX:
         raise CorruptDataError(f"a message claims {body_length} bytes of body")
-    return body_length, _find_entry(metadata, _follow(metadata, message + custom_at))
+    entries = message + custom_at
+    return body_length, _find_entry(metadata, entries + _U32.unpack_from(metadata, entries)[0])
 
 
 def record_batch_fields(message: bytes) -> RecordBatchFields:
@@ -230,11 +236,15 @@ def decoded_bytes(message: bytes | bytearray | memoryview) -> int:
 def _find_entry(metadata: bytes, vector: int) -> int:
     if _U32.unpack_from(metadata, vector)[0] != 1:
         raise CorruptDataError("a record batch has more than one metadata entry")
-    entry = _follow(metadata, vector + 4)
-    key_at, value_at = _field(metadata, entry, _KEY), _field(metadata, entry, _VALUE)
-    if not key_at or not value_at:
+    entry = vector + 4 + _U32.unpack_from(metadata, vector + 4)[0]
+    vtable = entry - _I32.unpack_from(metadata, entry)[0]
+    if vtable < 0:
+        raise CorruptDataError(_OUTSIDE)
+    length, key_at, value_at = _ENTRY_VTABLE.unpack_from(metadata, vtable)
+    if length < _ENTRY_VTABLE.size or not key_at or not value_at:
         raise CorruptDataError("a header entry has no key or no value")
-    key, value = _follow(metadata, key_at), _follow(metadata, value_at)
+    key: int = entry + key_at + _U32.unpack_from(metadata, entry + key_at)[0]
+    value: int = entry + value_at + _U32.unpack_from(metadata, entry + value_at)[0]
     key_length, value_length = _U32.unpack_from(metadata, key)[0], _U32.unpack_from(metadata, value)[0]
     if key_length != len(ENTRY_KEY) or metadata[key + 4 : key + 4 + key_length] != ENTRY_KEY:
         raise CorruptDataError("the header entry is not named 'jetstream'")
@@ -245,19 +255,14 @@ def _find_entry(metadata: bytes, vector: int) -> int:
 
 def _field(metadata: bytes, table: int, index: int) -> int:
     """Return the position of a table's field, 0 if it is absent."""
-    vtable = _vtable(metadata, table)
+    vtable: int = table - _I32.unpack_from(metadata, table)[0]
+    if vtable < 0:
+        raise CorruptDataError(_OUTSIDE)
     slot = 4 + 2 * index
     if slot >= _U16.unpack_from(metadata, vtable)[0]:
         return 0
     offset: int = _U16.unpack_from(metadata, vtable + slot)[0]
     return table + offset if offset else 0
-
-
-def _vtable(metadata: bytes, table: int) -> int:
-    vtable: int = table - _I32.unpack_from(metadata, table)[0]
-    if vtable < 0:
-        raise CorruptDataError("a message's metadata points outside itself")
-    return vtable
 
 
 def _follow(metadata: bytes, position: int) -> int:
