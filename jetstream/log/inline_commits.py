@@ -6,7 +6,6 @@ kernel may throttle a process that dirties pages too fast, and the loop must not
 commit that took long, or failed, there are none on the loop for a while.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from envelope.limits import KIB, MIB
@@ -38,20 +37,21 @@ class InlineCommitPolicy:
         self._not_before = float("-inf")
 
     def allows(
-        self, sizes: Sequence[int], now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
+        self, logs: int, size: int, now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
     ) -> bool:
         """Return whether a commit is short.
 
         Args:
-            sizes: bytes to be written, each to a log of its own.
+            logs: how many are written to.
+            size: bytes to be written to all of them together.
             now: seconds.
             is_followed: whether any of the logs has other replicas.
             sync_seconds: expected duration of the sync; 0 if there is none.
         """
         bytes_max = FOLLOWED_BYTES_MAX if is_followed else ALONE_BYTES_MAX
         return (
-            len(sizes) <= LOGS_MAX
-            and sum(sizes) <= bytes_max
+            logs <= LOGS_MAX
+            and size <= bytes_max
             and sync_seconds <= SYNC_SECONDS_MAX
             and now >= self._not_before
         )

@@ -143,7 +143,7 @@ class Log:
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
         reader, writer = self.reader, self.writer
-        with writer.writing():
+        with writer.writing:
             for segment in reader.segments:
                 if segment.index_doubtful:
                     remove_index(self._disk, segment.index_path)
@@ -203,7 +203,7 @@ class Log:
         about_to()
         if offset > writer.durable_end:
             writer.sync()
-        with writer.writing():
+        with writer.writing:
             for segment in reader.segments:
                 if segment.next <= offset:
                     # They are derived, and first: even a full disk has space for the rest then.
@@ -245,7 +245,7 @@ class Log:
                 if is_ahead(segment.max_timestamp, now) and not is_known:
                     with segment.leased() as file:
                         segment.written_at = file.modified_at()
-        with self.writer.writing():
+        with self.writer.writing:
             tail = self.writer.tail
             expired = tail.expired(now, config) and self.log_end_offset <= high_watermark
             if expired or tail.is_overfull(config):
@@ -288,7 +288,7 @@ class Log:
             writer.markers.write_epochs(epochs, followed=writer.markers.followed)
             reader.epochs = epochs
 
-        with writer.writing():
+        with writer.writing:
             if offset < log_end_offset:
                 writer.cut(offset, step_back)
             else:
@@ -311,7 +311,7 @@ class Log:
             StorageError, FsyncFailed, StreamOffline: the log has failed; the next opening finds either.
         """
         reader, writer, directory = self.reader, self.writer, self.directory
-        with writer.writing():
+        with writer.writing:
             begin_reset(self._disk, directory, offset, purged_end)
             writer.tail.close()
             for segment in reader.segments:
@@ -345,14 +345,14 @@ class Log:
             DiskFull: the older record is still in place.
             StorageError, FsyncFailed, StreamOffline: the log has failed.
         """
-        with self.writer.writing():
+        with self.writer.writing:
             write_state(self._disk, f"{self.directory}/{COMPACTION_FILE}", state.encode())
         self.compaction = state
 
     def note_rewritten(self, end: Offset) -> None:
         """Record the end of the sealed rewrite, durably; raises as `note_compaction`."""
         if end != self.rewritten_end:
-            with self.writer.writing():
+            with self.writer.writing:
                 write_rewritten_end(self._disk, self.directory, end)
             self.rewritten_end = end
 
@@ -395,7 +395,7 @@ class Log:
         except DiskFull:
             rewritten.discard(self._disk)
             raise
-        with self.writer.writing():
+        with self.writer.writing:
             # First, and durably: the old entries must not be taken for those of the new file.
             remove_index(self._disk, old.index_path)
             self._disk.sync_dir(self.directory)
@@ -458,8 +458,10 @@ class Log:
             raise PlanAgain(f"[{hole.base}, {hole.next}) of {self.directory} is not damaged as it was")
         check_fits(hole, self.reader.indexes.of(segment), self.reader.epochs, batches)
         if segment is self.writer.tail.segment:
-            with self.writer.writing():
-                segment.size = put_back(self.writer.tail.file, hole, batches)
+            with self.writer.writing:
+                file = self.writer.tail.file
+                assert file is not None, "the log takes appends"
+                segment.size = put_back(file, hole, batches)
         else:
             with contextlib.closing(self._disk.open(segment.path)) as file:
                 segment.size = put_back(file, hole, batches)

@@ -6,9 +6,8 @@ one, and many at once, unless that has lately been dearer: a neighbour that copi
 file system makes it wait for them (numbers in ADR 0002).
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from envelope.errors import FsyncFailed, JetstreamError
@@ -38,24 +37,32 @@ class SyncScheduler:
         self._file_seconds = _FIRST_GUESS_SECONDS
         self._all_seconds = _FIRST_GUESS_SECONDS
 
-    def sync(self, logs: Sequence[Log]) -> dict[Log, JetstreamError | None]:
+    def sync(self, logs: Iterable[Log]) -> dict[Log, JetstreamError | None]:
         """Sync all dirty ``logs``; return for each log None if it is durable, or why it has failed.
 
         After an error the log is failed. An error of a sync of the whole disk fails every log it covered:
         which of them lost bytes cannot be known.
         """
-        dirty = [log for log in logs if log.writer.dirty and log.writer.failed is None]
-        if not self._prefers_all(len(dirty)) or not self._sync_all(dirty):
+        outcomes: dict[Log, JetstreamError | None] = {}
+        dirty: list[Log] = []
+        for log in logs:
+            outcomes[log] = None
+            if log.writer.durable_end < log.reader.log_end_offset:
+                outcomes[log] = log.writer.failed
+                if log.writer.failed is None:
+                    dirty.append(log)
+        if len(dirty) < SYNC_ALL_LOGS_MIN or not self._prefers_all(len(dirty)) or not self._sync_all(dirty):
             self._sync_each(dirty)
-        return {log: log.writer.failed if log.writer.dirty else None for log in logs}
+        for log in dirty:
+            if log.writer.durable_end < log.reader.log_end_offset:
+                outcomes[log] = log.writer.failed
+        return outcomes
 
     def expected_seconds(self, count: int) -> float:
         """Return the expected seconds of a sync of so many logs, one by one."""
         return count * self._file_seconds
 
     def _prefers_all(self, count: int) -> bool:
-        if count < SYNC_ALL_LOGS_MIN:
-            return False
         if self._all_seconds <= count * self._file_seconds:
             return True
         self._all_seconds *= _FORGETTING
@@ -79,9 +86,10 @@ class SyncScheduler:
     def _sync_each(self, dirty: Sequence[Log]) -> None:
         started = self._clock()
         for log in dirty:
-            # The log keeps the error as its `failed`, from where it is reported.
-            with contextlib.suppress(FsyncFailed):
+            try:
                 log.writer.sync()
+            except FsyncFailed:
+                continue  # the log keeps the error as its `failed`, from where it is reported
         if dirty:
             mean = (self._clock() - started) / len(dirty)
             self._file_seconds += _WEIGHT * (mean - self._file_seconds)

@@ -12,8 +12,9 @@ is opened anew, which begins with recovery. A sync is never tried again.
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (ATC'20); Kafka's ``UnifiedLog``.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final
 
 from envelope.errors import CorruptDataError, DiskFull, JetstreamError, StorageError, StreamOffline
 from envelope.types import NO_OFFSET, LeaderEpoch, Offset, SyncMode, TimestampUs
@@ -24,9 +25,46 @@ from jetstream.log.reader import LogReader, segment_at
 from jetstream.log.recovery import Recovery
 from jetstream.log.segments.log_config import LogConfig
 from jetstream.log.segments.scan import FOLLOWED_GROUPS_MAX
-from jetstream.log.segments.segment import Segment
+from jetstream.log.segments.segment import Segment, newest_timestamp
 from jetstream.log.segments.segment_writer import SegmentWriter, Written, left_of, remove
 from jetstream.log.state.checkpoint import Checkpoint, DurabilityMarkers
+
+_NO_FLAGS: Final = BatchFlags(0)
+_FIRST_FLAGS: Final = {
+    (True, True): BatchFlags.ROLL | BatchFlags.GROUP_START,
+    (True, False): BatchFlags.ROLL,
+    (False, True): BatchFlags.GROUP_START,
+    (False, False): _NO_FLAGS,
+}
+"""Of a leader's batches that are written together the first one's, by whether it begins a segment, and
+whether all before it is synced."""
+
+_common: Final = int.__and__
+"""Of two sets of flags; their own "&" and "in" are Python, and this runs for every batch that is followed."""
+
+
+class _Writing:
+    """The block in which something is written to a log.
+
+    It refuses to begin if the log has failed, and fails it on any error of the disk but a full one.
+    """
+
+    __slots__ = ("_directory", "_writer")
+
+    def __init__(self, writer: "LogWriter", directory: str) -> None:
+        self._writer = writer
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        failed = self._writer.failed
+        if failed is not None:
+            raise StreamOffline(f"nothing can be written to {self._directory}: {failed}") from failed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, StorageError):
+            self._writer.fail(error)
 
 
 class LogWriter:
@@ -38,6 +76,7 @@ class LogWriter:
         durable_end: offset after the last batch that is known to be synced.
         committed: offset below which records are known to be committed, for the next checkpoint.
         tail: writes the active segment.
+        writing: the block in which something is written.
         markers: writes the checkpoint and the epochs.
 
     Invariants:
@@ -58,6 +97,7 @@ class LogWriter:
         "failed",
         "markers",
         "tail",
+        "writing",
     )
 
     def __init__(self, disk: Disk, reader: LogReader, config: LogConfig, recovery: Recovery) -> None:
@@ -67,6 +107,7 @@ class LogWriter:
         directory = reader.directory
         self.tail = SegmentWriter(disk, directory, recovery.segments[-1], recovery.file)
         self.markers = DurabilityMarkers(disk, directory, recovery.checkpoint, followed=recovery.followed)
+        self.writing = _Writing(self, directory)
         self._followed_groups = 0
         self.config = config
         self.durable_end = recovery.log_end_offset
@@ -92,28 +133,24 @@ class LogWriter:
             raise StorageError(f"epoch {epoch} is not above epoch {reader.last_epoch} of {reader.directory}")
         self.sync()
         epochs = reader.epochs.begun(epoch, reader.log_end_offset, now)
-        with self.writing():
+        with self.writing:
             self.markers.write_epochs(epochs, followed=followed)
         reader.epochs = epochs
 
     def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
         """Return whether `append_group` would write once at most: sync nothing, begin or replace no file."""
-        size = sum(batch.size for batch in batches)
-        goes_on = self.tail.goes_on and not self.markers.says_clean
-        return goes_on and not self.tail.roll_due(size, batches[0].max_timestamp, now, self.config)
+        return self.tail.goes_on and not self.markers.says_clean and not self._roll_due(batches, now)
 
     def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
         """As `only_writes`, of `append_sealed`."""
-        groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in batches)
-        last_epoch = self._reader.last_epoch
-        return (
-            self.tail.goes_on
-            and not self.markers.says_clean
-            and self.markers.followed
-            and self._followed_groups + groups <= FOLLOWED_GROUPS_MAX
-            and not any(BatchFlags.ROLL in header.flags for header, _ in batches)
-            and all(header.leader_epoch == last_epoch for header, _ in batches)
-        )
+        groups, last_epoch = self._followed_groups, self._reader.epochs.last
+        for header, _ in batches:
+            if _common(header.flags, BatchFlags.ROLL) or header.leader_epoch != last_epoch:
+                return False
+            groups += _common(header.flags, BatchFlags.GROUP_START) > 0
+        markers = self.markers
+        is_short = groups <= FOLLOWED_GROUPS_MAX and markers.followed and not markers.says_clean
+        return is_short and self.tail.goes_on
 
     def append_group(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> None:
         """Write batches that follow each other with one call, all or none; not durable before `sync`.
@@ -123,28 +160,34 @@ class LogWriter:
             StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
             StreamOffline: the log had failed before.
         """
-        first, reader = batches[0], self._reader
-        with self.writing():
-            end, epoch, time = reader.log_end_offset, reader.last_epoch, reader.last_timestamp
+        first, reader, tail = batches[0], self._reader, self.tail
+        with self.writing:
+            end, epoch = reader.log_end_offset, reader.epochs.last
             assert first.base == end, f"L4: a batch at {first.base}, the log ends at {end}"
             assert first.leader_epoch == epoch, f"L4: a batch of epoch {first.leader_epoch}, not {epoch}"
-            if self.tail.roll_due(
-                sum(batch.size for batch in batches), first.max_timestamp, now, self.config
-            ):
+            if self._roll_due(batches, now):
                 self.roll()
-            assert first.max_timestamp >= time or self.tail.is_empty, (
+            time, begins_segment = tail.segment.max_timestamp, tail.segment.next == tail.segment.base
+            assert first.max_timestamp >= time or begins_segment, (
                 f"L5: a batch from {first.max_timestamp}, the last from {time}"
             )
-            self.tail.begun_at = self.tail.begun_at or now
-            self.markers.forget_clean_close()
+            tail.begun_at = tail.begun_at or now
+            if self.markers.says_clean:
+                self.markers.forget_clean_close()
             assert not self.markers.says_clean, f"W1: {reader.directory} is on record as closed"
-            flags = self.tail.first_flags() | (BatchFlags(0) if self.dirty else BatchFlags.GROUP_START)
-            frames = [first.seal(flags), *(batch.seal(BatchFlags(0)) for batch in batches[1:])]
-            self.tail.write(
-                [(batch, frame, batch.last_txid) for batch, frame in zip(batches, frames, strict=True)]
-            )
+            flags, written = _FIRST_FLAGS[begins_segment, self.durable_end == end], list[Written]()
+            for batch in batches:
+                written.append((batch, batch.seal(flags), batch.last_txid))
+                flags = _NO_FLAGS
+            tail.write(written)
         reader.log_end_offset = batches[-1].next
         assert self.durable_end < reader.log_end_offset, f"L3: durable before a sync: {self.durable_end}"
+
+    def _roll_due(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
+        size = 0
+        for batch in batches:
+            size += batch.size
+        return self.tail.roll_due(size, batches[0].max_timestamp, now, self.config)
 
     def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write a leader's batches unchanged, rolling where the leader rolled; not durable before `sync`.
@@ -168,32 +211,36 @@ class LogWriter:
             StorageError, FsyncFailed: the log has failed; whether the batches are stored is unknown.
             StreamOffline: the log had failed before.
         """
-        inside = bool(batches) and self._begins_inside(batches[0][0])
-        _check_follows(batches, batches[0][0].base if inside else self._reader.log_end_offset, self._reader)
-        for run in _runs(batches):
-            self._append_run(run, now)
+        if not batches:
+            return
+        end = self._reader.log_end_offset
+        if batches[0][0].base < end and self._begins_inside(batches[0][0]):
+            end = batches[0][0].base
+        _check_follows(batches, end, self._reader)
+        for run, groups in _runs(batches):
+            self._append_run(run, groups, now)
 
-    def _append_run(self, run: Sequence[SealedBatch], now: TimestampUs) -> None:
-        """Write batches of one epoch and one segment, which begin at most `FOLLOWED_GROUPS_MAX` groups."""
-        first = run[0][0]
-        if first.leader_epoch > self._reader.last_epoch:
+    def _append_run(self, run: Sequence[SealedBatch], groups: int, now: TimestampUs) -> None:
+        """Write batches of one epoch and one segment, which begin so many groups."""
+        first, reader = run[0][0], self._reader
+        if first.leader_epoch > reader.epochs.last:
             self.begin_epoch(first.leader_epoch, now, followed=True)
-        groups = sum(BatchFlags.GROUP_START in header.flags for header, _ in run)
         if self._followed_groups + groups > FOLLOWED_GROUPS_MAX:
             self.sync()
-        with self.writing():
+        with self.writing:
             if not self.markers.followed:
-                self.markers.write_epochs(self._reader.epochs, followed=True)
-            self.markers.forget_clean_close()
-            assert not self.markers.says_clean, f"W1: {self._reader.directory} is on record as closed"
-            if self._begins_inside(first):
+                self.markers.write_epochs(reader.epochs, followed=True)
+            if self.markers.says_clean:
+                self.markers.forget_clean_close()
+            assert not self.markers.says_clean, f"W1: {reader.directory} is on record as closed"
+            if first.base < reader.log_end_offset:  # the log begins inside of it
                 self._begin_inside(run[0])
                 run = run[1:]
             if run:
                 self._roll_as_leader(run[0][0])
                 self.tail.write(_with_txids(run))
                 self._followed_groups += groups
-                self._reader.log_end_offset = run[-1][0].next
+                reader.log_end_offset = run[-1][0].next
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
 
     def _begins_inside(self, first: BatchHeader) -> bool:
@@ -214,7 +261,7 @@ class LogWriter:
         tail = SegmentWriter(self._disk, directory, segment, self._disk.create(segment.path))
         try:
             tail.write(_with_txids([batch]))
-            tail.file.sync()
+            tail.sync()
             self._disk.sync_dir(directory)
         except JetstreamError as error:
             tail.close()
@@ -232,12 +279,14 @@ class LogWriter:
     def _roll_as_leader(self, first: BatchHeader) -> None:
         """Begin a segment if the leader did; otherwise go on in the active one, even if it was sealed."""
         segment = self.tail.segment
-        if BatchFlags.ROLL not in first.flags and segment.next == first.base:
-            if self.tail.is_empty and len(self._reader.segments) > 1:
+        is_empty = segment.next == segment.base
+        if not _common(first.flags, BatchFlags.ROLL) and segment.next == first.base:
+            if is_empty and len(self._reader.segments) > 1:
                 # Begun by an earlier leader, and its first batch never came: the segment before it goes on.
                 self.cut(first.base)
-            self.tail.unseal()
-        elif segment.sealed or not self.tail.is_empty:
+            if self.tail.segment.sealed:
+                self.tail.unseal()
+        elif segment.sealed or not is_empty:
             self.roll()
 
     def cut(self, offset: Offset, about_to: Callable[[], None] = lambda: None) -> None:
@@ -282,9 +331,9 @@ class LogWriter:
             FsyncFailed: the log has failed; batches appended since the last sync may be lost.
             StreamOffline: the log had failed before.
         """
-        if self.dirty:
-            with self.writing():
-                self.tail.file.sync()
+        if self.durable_end < self._reader.log_end_offset:
+            with self.writing:
+                self.tail.sync()
             self.mark_synced()
 
     def mark_synced(self) -> None:
@@ -303,19 +352,6 @@ class LogWriter:
         return self.failed is not None and not isinstance(self.failed, StreamOffline)
 
     # --- inside -----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Refuse if the log has failed, and fail it on any error of the disk but a full one."""
-        if self.failed is not None:
-            raise StreamOffline(
-                f"nothing can be written to {self._reader.directory}: {self.failed}"
-            ) from self.failed
-        try:
-            yield
-        except StorageError as error:
-            self.fail(error)
-            raise
 
     def roll(self) -> None:
         """Seal the active segment, unless that is done already, and begin the next one.
@@ -352,7 +388,7 @@ class LogWriter:
 
 
 def _check_follows(batches: Sequence[SealedBatch], end: Offset, reader: LogReader) -> None:
-    epoch, time = reader.last_epoch, reader.last_timestamp
+    epoch, time = reader.epochs.last, newest_timestamp(reader.segments)
     for header, _ in batches:
         is_earlier = header.max_timestamp < time and BatchFlags.ROLL not in header.flags
         if header.base != end or header.leader_epoch < epoch or is_earlier:
@@ -365,18 +401,21 @@ def _with_txids(batches: Sequence[SealedBatch]) -> list[Written]:
     return [(header, frame, last_txid_in(frame)) for header, frame in batches]
 
 
-def _runs(batches: Sequence[SealedBatch]) -> Iterator[Sequence[SealedBatch]]:
-    """Split where a segment or an epoch begins, and where a run would begin too many groups."""
-    run: list[SealedBatch] = []
-    groups = 0
-    for header, frame in batches:
-        begins_group = BatchFlags.GROUP_START in header.flags
-        begins_epoch = bool(run) and header.leader_epoch > run[-1][0].leader_epoch
-        rolls = BatchFlags.ROLL in header.flags
-        if run and (rolls or begins_epoch or groups + begins_group > FOLLOWED_GROUPS_MAX):
-            yield run
-            run, groups = [], 0
-        run.append((header, frame))
+def _runs(batches: Sequence[SealedBatch]) -> list[tuple[Sequence[SealedBatch], int]]:
+    """Split where a segment or an epoch begins, and where a run would begin too many groups.
+
+    Returns:
+        The runs, each with how many groups it begins: at most `FOLLOWED_GROUPS_MAX`.
+    """
+    runs: list[tuple[Sequence[SealedBatch], int]] = []
+    start, groups = 0, 0
+    for row, (header, _) in enumerate(batches):
+        begins_group = _common(header.flags, BatchFlags.GROUP_START) > 0
+        begins_epoch = row > start and header.leader_epoch > batches[row - 1][0].leader_epoch
+        rolls = _common(header.flags, BatchFlags.ROLL) > 0
+        if row > start and (rolls or begins_epoch or groups + begins_group > FOLLOWED_GROUPS_MAX):
+            runs.append((batches[start:row], groups))
+            start, groups = row, 0
         groups += begins_group
-    if run:
-        yield run
+    runs.append((batches[start:], groups))
+    return runs

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 from envelope.errors import JetstreamError
 from envelope.headers import MESSAGE_ID
@@ -42,7 +42,7 @@ class NoInlineCommits(InlineCommitPolicy):
     """Leaves all commits to the thread."""
 
     def allows(
-        self, sizes: Sequence[int], now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
+        self, logs: int, size: int, now: float, *, is_followed: bool = False, sync_seconds: float = 0.0
     ) -> bool:
         """See `InlineCommitPolicy.allows`."""
         return False

@@ -41,7 +41,7 @@ class OsFile:
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
         """See `File.write`: one ``pwritev`` unless the kernel stops short."""
-        total = sum(len(buffer) for buffer in buffers)
+        total = sum(map(len, buffers))
         rest: Sequence[Buffer] = buffers
         done = 0
         try:

@@ -19,7 +19,6 @@ from jetstream.log.disk.state_file import NEW_SUFFIX
 from jetstream.log.format.batch import BatchHeader, encode_kept, with_header
 from jetstream.log.format.schema import END_OF_STREAM, NO_RECORDS, SCHEMA_MESSAGE
 from jetstream.log.format.txid_column import last_txid_in
-from jetstream.log.segments.index import IndexEntry
 from jetstream.log.segments.scan import FIRST_BATCH
 from jetstream.log.segments.segment import Segment
 
@@ -117,7 +116,7 @@ def _write(
         start = position
         for piece in some:
             frame = piece.frame(codec)
-            new.extend(IndexEntry.of(piece.header, position, len(frame), last_txid_in(frame)))
+            new.extend(piece.header, position, len(frame), last_txid_in(frame))
             position += len(frame)
             frames.append(frame)
         if frames:

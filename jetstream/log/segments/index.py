@@ -98,8 +98,13 @@ class IndexEntry(NamedTuple):
             length=length,
             leader_epoch=header.leader_epoch,
             max_timestamp=header.max_timestamp,
-            last_txid=NO_TXID + 1 if last_txid == NO_TXID else last_txid,
+            last_txid=None if last_txid is None else storable(last_txid),
         )
+
+
+def storable(last_txid: int) -> int:
+    """Return the largest transaction id of a batch as an entry has it: see `NO_TXID`."""
+    return max(last_txid, NO_TXID + 1)
 
 
 class StoredBatches(NamedTuple):
@@ -170,22 +175,27 @@ class BatchIndex:
 
     def append(self, entry: IndexEntry, *, verified: bool) -> None:
         """Add the entry of the batch behind all others."""
+        self.add(entry, entry.position, entry.length, entry.last_txid, verified=verified)
+
+    def add(
+        self, batch: Covered, position: int, length: int, last_txid: int | None, *, verified: bool
+    ) -> None:
+        """Add the entry of the batch behind all others, whose largest transaction id is `storable`."""
         if self.nexts:
-            assert entry.base >= self.nexts[-1], f"X1: base {entry.base} after {self.nexts[-1]}"
-            assert entry.position >= self.positions[-1] + self.lengths[-1], f"X1: position {entry.position}"
-        self.bases.append(entry.base)
-        self.positions.append(entry.position)
-        self.lengths.append(entry.length)
-        self.epochs.append(entry.leader_epoch)
-        self.timestamps.append(entry.max_timestamp)
-        txid = entry.last_txid
-        if txid is None:
+            assert batch.base >= self.nexts[-1], f"X1: base {batch.base} after {self.nexts[-1]}"
+            assert position >= self.positions[-1] + self.lengths[-1], f"X1: position {position}"
+        self.bases.append(batch.base)
+        self.positions.append(position)
+        self.lengths.append(length)
+        self.epochs.append(batch.leader_epoch)
+        self.timestamps.append(batch.max_timestamp)
+        if last_txid is None:
             self.txids.append(NO_TXID)
         else:
-            assert txid > NO_TXID, "X3: that number says that there is none"
-            self.txids.append(txid)
+            assert last_txid > NO_TXID, "X3: that number says that there is none"
+            self.txids.append(last_txid)
         self.verified.append(verified)
-        self.nexts.append(entry.next)
+        self.nexts.append(batch.next)
 
     def head(self, count: int) -> "BatchIndex":
         """Return a copy of the first ``count`` entries."""

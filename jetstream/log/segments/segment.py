@@ -16,7 +16,7 @@ from envelope.types import FilePosition, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.disk.port import Disk, File
 from jetstream.log.format.schema import END_OF_STREAM
 from jetstream.log.segments.corrupt_ranges import OffsetRange
-from jetstream.log.segments.index import BatchIndex, IndexEntry, IndexSummary
+from jetstream.log.segments.index import BatchIndex, Covered, IndexSummary, storable
 from jetstream.log.segments.index_file import read_index, write_index
 from jetstream.log.segments.scan import Damage, SegmentScan, scan_segment
 
@@ -225,17 +225,18 @@ class Segment:
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def extend(self, entry: IndexEntry) -> None:
+    def extend(self, batch: Covered, position: int, length: int, last_txid: int | None) -> None:
         """Publish a batch that has been written behind the others."""
         assert self.index is not None, "the active segment's index is loaded"
-        self.index.append(entry, verified=True)
-        self.data_end = self.size = entry.end
-        self.last_epoch = entry.leader_epoch
-        self.max_timestamp = entry.max_timestamp
-        txid = entry.last_txid
-        if txid is not None and (self.last_txid is None or txid > self.last_txid):
-            self.last_txid = txid
-        self.next = entry.next
+        if last_txid is not None:
+            last_txid = storable(last_txid)
+        self.index.add(batch, position, length, last_txid, verified=True)
+        self.data_end = self.size = FilePosition(position + length)
+        self.last_epoch = batch.leader_epoch
+        self.max_timestamp = batch.max_timestamp
+        if last_txid is not None and (self.last_txid is None or last_txid > self.last_txid):
+            self.last_txid = last_txid
+        self.next = batch.next
 
     def cut(self, offset: Offset) -> "Segment":
         """Return this segment without its batches from ``offset`` on, as the active one.

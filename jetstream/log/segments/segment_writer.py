@@ -1,13 +1,13 @@
 """The end of a log: writing, rolling and cutting its last segment."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from envelope.errors import DiskFull, StorageError
 from envelope.types import Buffer, Offset, TimestampUs
 from jetstream.log.disk.port import Disk, File
-from jetstream.log.format.batch import BatchFlags
 from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
-from jetstream.log.segments.index import Covered, IndexEntry
+from jetstream.log.segments.index import Covered
 from jetstream.log.segments.index_file import remove_index
 from jetstream.log.segments.log_config import LogConfig
 from jetstream.log.segments.retention import is_expired, is_overfull, is_worth_sealing, record_times
@@ -17,30 +17,27 @@ from jetstream.log.segments.segment import Segment
 Written = tuple[Covered, Buffer, int | None]
 """A finished batch: its header, its bytes, and its largest transaction id."""
 
+_TAKES_APPENDS: Final = "the log takes appends"
+
 
 class SegmentWriter:
     """Writes, seals and cuts the active segment's file, on the disk thread.
 
     Attributes:
         segment: the active one; sealed only between `seal` and `start`, and after a damaged end.
+        file: its file; None if nothing can be appended.
         begun_at: wall clock when this node first appended to it as leader, None before that.
     """
 
-    __slots__ = ("_directory", "_disk", "_file", "begun_at", "segment")
+    __slots__ = ("_directory", "_disk", "begun_at", "file", "segment")
 
     def __init__(self, disk: Disk, directory: str, segment: Segment, file: File | None) -> None:
-        """Own ``segment`` and its open file; there is no file if nothing can be appended."""
+        """Own ``segment`` and its open file."""
         self._disk = disk
         self._directory = directory
-        self._file = file
+        self.file = file
         self.segment = segment
         self.begun_at: TimestampUs | None = None
-
-    @property
-    def file(self) -> File:
-        """The active segment's file."""
-        assert self._file is not None, "the log takes appends"
-        return self._file
 
     @property
     def is_empty(self) -> bool:
@@ -50,7 +47,8 @@ class SegmentWriter:
     @property
     def goes_on(self) -> bool:
         """Whether the next batch may be just one more in the active segment."""
-        return self._file is not None and not self.segment.sealed and not self.is_empty
+        segment = self.segment
+        return self.file is not None and not segment.sealed and segment.next != segment.base
 
     def roll_due(self, size: int, timestamp: TimestampUs, now: TimestampUs, config: LogConfig) -> bool:
         """Return whether ``size`` more bytes, of records from ``timestamp``, must begin a new segment.
@@ -59,7 +57,7 @@ class SegmentWriter:
         was ahead of the clock counts from the first append.
         """
         segment = self.segment
-        if segment.sealed or self.is_empty:
+        if segment.sealed or segment.next == segment.base:
             return segment.sealed
         if segment.size + size > config.segment_bytes or timestamp < segment.max_timestamp:
             return True
@@ -90,20 +88,16 @@ class SegmentWriter:
             DiskFull: undone, durably.
             StorageError, FsyncFailed: what is on disk is unknown.
         """
-        assert not self.segment.sealed, "nothing follows the end-of-stream marker"
-        buffers = [frame for _, frame, _ in batches]
-        start = self.segment.size
-        if start == 0:
-            buffers.insert(0, SCHEMA_MESSAGE)
+        segment = self.segment
+        assert not segment.sealed, "nothing follows the end-of-stream marker"
+        buffers: list[Buffer] = [] if segment.size else [SCHEMA_MESSAGE]
+        position = segment.size or FIRST_BATCH
+        for _, frame, _ in batches:
+            buffers.append(frame)
         self._write(buffers)
-        position = start or FIRST_BATCH
         for batch, frame, txid in batches:
-            self.segment.extend(IndexEntry.of(batch, position, len(frame), txid))
-            position = self.segment.data_end
-
-    def first_flags(self) -> BatchFlags:
-        """Return the flags of the next batch that follow from its place in the segment."""
-        return BatchFlags.ROLL if self.is_empty else BatchFlags(0)
+            segment.extend(batch, position, len(frame), txid)
+            position = segment.data_end
 
     def seal(self) -> None:
         """End the active segment; returns when all of it is durable.
@@ -115,17 +109,17 @@ class SegmentWriter:
         segment = self.segment
         self._write([END_OF_STREAM])
         segment.size += len(END_OF_STREAM)
-        self.file.sync()
+        self.sync()
         segment.sealed = True
         assert segment.index is not None, "the active segment's index is loaded"
         segment.save_index(len(segment.index))
 
     def unseal(self) -> None:
-        """Remove the active segment's end-of-stream marker, if it has one; durable with the next batch."""
+        """Remove the active segment's end-of-stream marker; durable with the next batch."""
         segment = self.segment
-        if segment.sealed:
-            self.file.truncate(segment.data_end)
-            segment.size, segment.sealed = segment.data_end, False
+        assert self.file is not None, _TAKES_APPENDS
+        self.file.truncate(segment.data_end)
+        segment.size, segment.sealed = segment.data_end, False
 
     def start(self, base: Offset) -> Segment:
         """Create the segment that begins at ``base`` and make it the active one; its name is durable.
@@ -143,7 +137,7 @@ class SegmentWriter:
             file.close()
             raise
         self.close()
-        self.segment, self._file, self.begun_at = segment, file, None
+        self.segment, self.file, self.begun_at = segment, file, None
         return segment
 
     def cut(self, segments: tuple[Segment, ...], left: tuple[Segment, ...], file: File) -> None:
@@ -155,7 +149,7 @@ class SegmentWriter:
             StorageError, FsyncFailed: some of it may be cut.
         """
         self.close()
-        self._file = file
+        self.file = file
         for segment in reversed(segments[len(left) :]):
             # One after the other from the end: after a crash no hole is left that would read as damage.
             remove(self._disk, segment)
@@ -167,13 +161,19 @@ class SegmentWriter:
         file.truncate(segment.size)
         file.sync()
 
+    def sync(self) -> None:
+        """Return after fdatasync of the file; raises `FsyncFailed`."""
+        assert self.file is not None, _TAKES_APPENDS
+        self.file.sync()
+
     def close(self) -> None:
         """Close the file; again is allowed."""
-        if self._file is not None:
-            file, self._file = self._file, None
+        if self.file is not None:
+            file, self.file = self.file, None
             file.close()
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
+        assert self.file is not None, _TAKES_APPENDS
         try:
             self.file.write(buffers, self.segment.size)
         except DiskFull:
@@ -182,6 +182,7 @@ class SegmentWriter:
 
     def _undo(self) -> None:
         """Cut off what a refused write left, so that the refusal is definite."""
+        assert self.file is not None, _TAKES_APPENDS
         try:
             self.file.truncate(self.segment.size)
             self.file.sync()

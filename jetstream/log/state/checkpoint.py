@@ -78,34 +78,31 @@ class DurabilityMarkers:
 
     Attributes:
         followed: as in the epochs file.
+        says_clean: whether the checkpoint says that nothing was written after it.
 
     Invariants:
         W1: while bytes are being written, the checkpoint on disk does not say "clean".
             Held by test_power_loss.py, test_bit_flips.py.
     """
 
-    __slots__ = ("_checkpoint", "_directory", "_disk", "followed")
+    __slots__ = ("_checkpoint", "_directory", "_disk", "followed", "says_clean")
 
     def __init__(self, disk: Disk, directory: str, checkpoint: Checkpoint | None, *, followed: bool) -> None:
         self._disk = disk
         self._directory = directory
         self._checkpoint = checkpoint
         self.followed = followed
-
-    @property
-    def says_clean(self) -> bool:
-        """Whether the checkpoint says that nothing was written after it."""
-        return self._checkpoint is not None and self._checkpoint.clean
+        self.says_clean = checkpoint is not None and checkpoint.clean
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
         write_state(self._disk, f"{self._directory}/{CHECKPOINT_FILE}", checkpoint.encode())
-        self._checkpoint = checkpoint
+        self._checkpoint, self.says_clean = checkpoint, checkpoint.clean
 
     def forget_clean_close(self) -> None:
-        """Take "clean" back before the first write after a clean close."""
-        if self._checkpoint is not None and self._checkpoint.clean:
-            self.write_checkpoint(replace(self._checkpoint, clean=False))
+        """Take "clean" back, which the checkpoint says, before the first write after a clean close."""
+        assert self._checkpoint is not None, "it says so"
+        self.write_checkpoint(replace(self._checkpoint, clean=False))
 
     def write_epochs(self, epochs: EpochHistory, *, followed: bool) -> None:
         """Replace the epochs file."""

@@ -7,7 +7,7 @@ Each is written by the disk thread, or by the event loop where that is only a sh
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from envelope.errors import DiskFull, JetstreamError
@@ -20,7 +20,6 @@ from jetstream.node.disk.history_file import PublisherStateFile, decode_note
 from jetstream.node.disk.open_log import OpenedLog
 
 
-@dataclass(slots=True, eq=False)
 class GroupAppend:
     """A stream's group on its way to the disk.
 
@@ -32,63 +31,74 @@ class GroupAppend:
             `DiskFull` if they were undone, `StreamOffline` if the log had failed before and nothing was
             tried, any other error if the outcome is unknown and the log has failed for good.
         written: called on the loop once the batches are written, before they are synced; not if they are
-            refused.
+            refused. None: no other replica awaits it.
         stored: called once, never beside other work on the log, when the outcome is that the batches are
             stored.
         note: of the log; what it must say before they are stored, it says.
+        base: offset of the first record.
+        end: offset after the last record.
+        records: how many it has.
+        size: bytes to be written.
     """
 
-    log: Log
-    batches: Sequence[UnsealedBatch]
-    now: TimestampUs
-    error: JetstreamError | None = None
-    written: Callable[[], None] | None = None
-    stored: Callable[[], None] | None = None
-    note: PublisherStateFile | None = None
+    __slots__ = (
+        "base",
+        "batches",
+        "end",
+        "error",
+        "log",
+        "note",
+        "now",
+        "records",
+        "size",
+        "stored",
+        "written",
+    )
 
-    @property
-    def base(self) -> Offset:
-        """Offset of the first record."""
-        return self.batches[0].base
-
-    @property
-    def end(self) -> Offset:
-        """Offset after the last record."""
-        return self.batches[-1].next
-
-    @property
-    def records(self) -> int:
-        """How many records it has."""
-        return self.end - self.base
-
-    @property
-    def size(self) -> int:
-        """Bytes to be written."""
-        return sum(batch.size for batch in self.batches)
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether other replicas await it."""
-        return self.written is not None
+    def __init__(
+        self,
+        log: Log,
+        batches: Sequence[UnsealedBatch],
+        now: TimestampUs,
+        *,
+        written: Callable[[], None] | None = None,
+        stored: Callable[[], None] | None = None,
+        note: PublisherStateFile | None = None,
+    ) -> None:
+        self.log = log
+        self.batches = batches
+        self.now = now
+        self.error: JetstreamError | None = None
+        self.written = written
+        self.stored = stored
+        self.note = note
+        self.base = batches[0].base
+        self.end = batches[-1].next
+        self.records = self.end - self.base
+        self.size = 0
+        for batch in batches:
+            self.size += batch.size
 
     def only_writes(self) -> bool:
         """Return whether `write` will be one write and nothing else that a disk is asked for."""
-        return self._must_hold() is None and self.log.writer.only_writes(self.batches, self.now)
+        if self.note is not None and self.note.must_hold(self.batches[-1].max_timestamp) is not None:
+            return False
+        return self.log.writer.only_writes(self.batches, self.now)
 
-    def write(self) -> None:
-        """Write to the log; never beside other work on it."""
-        if self.base != self.log.log_end_offset:
+    def write(self, *, only_writes: bool = False) -> None:
+        """Write to the log; never beside other work on it. ``only_writes`` has just been asked, and is so."""
+        if self.base != self.log.reader.log_end_offset:
             raise _refused_behind(self.log)
-        self.hold()
+        if not only_writes:
+            self.hold()
         self.log.writer.append_group(self.batches, self.now)
 
     def hold(self) -> None:
         """Note from where on message ids must be known, if the batches make that necessary."""
         if self.note is not None:
-            _hold(self.log, self.note, self._must_hold())
-
-    def _must_hold(self) -> Offset | None:
-        return None if self.note is None else self.note.must_hold(self.batches[-1].max_timestamp)
+            held = self.note.must_hold(self.batches[-1].max_timestamp)
+            if held is not None:
+                _hold(self.log, self.note, held)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +107,7 @@ class FollowerAppend:
 
     Attributes:
         opened: the log; it replays the batches once the outcome is reported.
+        log: where to.
         data: whole batches, as `verified_batches` takes them.
         now: wall clock.
         high_watermark: below it nothing will be cut.
@@ -104,8 +115,9 @@ class FollowerAppend:
         error: as `GroupAppend.error`, and `CorruptDataError` if the batches are damaged or do not follow the
             log; nothing was stored then. With `DiskFull` the log may have the first of the batches.
         note: the leader's, of committed records of which some may be gone; empty if there is none.
-        written: as `GroupAppend.written`.
+        written: as `GroupAppend.written`; the leader awaits it even if nobody is called.
         batches: what is in ``data``, once it is verified; not all of them are stored if ``error`` is set.
+        size: bytes to be written.
         records: how many were written.
     """
 
@@ -119,21 +131,12 @@ class FollowerAppend:
     written: Callable[[], None] | None = None
     batches: Sequence[SealedBatch] = ()
     records: int = 0
+    log: Log = field(init=False)
+    size: int = field(init=False)
 
-    @property
-    def log(self) -> Log:
-        """Where to."""
-        return self.opened.log
-
-    @property
-    def size(self) -> int:
-        """Bytes to be written."""
-        return len(self.data)
-
-    @property
-    def is_followed(self) -> bool:
-        """See `GroupAppend.is_followed`: its leader does."""
-        return True
+    def __post_init__(self) -> None:
+        self.log = self.opened.log
+        self.size = len(self.data)
 
     def only_writes(self) -> bool:
         """See `GroupAppend.only_writes`."""
@@ -141,31 +144,34 @@ class FollowerAppend:
             self.batches = verified_batches(self.data)
         except JetstreamError:
             return False  # `write` raises the reason
-        if self.note or self.opened.is_stale or self._must_hold() is not None:
+        opened = self.opened
+        if self.note or opened.is_stale or opened.must_hold(self.batches, self.committed) is not None:
             return False
         return self.log.writer.only_writes_sealed(self.batches)
 
-    def write(self) -> None:
-        """Write to the log; never beside other work on it."""
-        self.opened.refresh()
-        log_end_offset = self.log.log_end_offset
+    def write(self, *, only_writes: bool = False) -> None:
+        """See `GroupAppend.write`."""
+        if self.opened.is_stale:
+            self.opened.refresh()
+        reader = self.log.reader
+        log_end_offset = reader.log_end_offset
         self.batches = self.batches or verified_batches(self.data)
         if self.batches and self.batches[0][0].base > log_end_offset:
             raise _refused_behind(self.log)
         if self.note:
             self.opened.take_note(decode_note(self.note))
-        self.hold()
+        if not only_writes:
+            self.hold()
         try:
             self.log.writer.append_sealed(self.batches, self.now)
         finally:
-            self.records = self.log.log_end_offset - log_end_offset
+            self.records = reader.log_end_offset - log_end_offset
 
     def hold(self) -> None:
         """See `GroupAppend.hold`."""
-        _hold(self.log, self.opened.note, self._must_hold())
-
-    def _must_hold(self) -> Offset | None:
-        return self.opened.must_hold(self.batches, self.committed)
+        held = self.opened.must_hold(self.batches, self.committed)
+        if held is not None:
+            _hold(self.log, self.opened.note, held)
 
     def replay(self) -> None:
         """Replay the stored batches to the publishers' state of the log."""
@@ -181,7 +187,7 @@ class FollowerAppend:
 
     def _replay_committed(self) -> None:
         history = self.opened.history
-        self.opened.apply_observed()
+        history.dedupe.fates.apply_observed(history.end)
         history.committed(min(self.high_watermark, history.end), self.now)
         # What was committed when it came has been so since its timestamps.
         history.committed(min(self.committed, history.end), history.last_timestamp)
@@ -190,8 +196,8 @@ class FollowerAppend:
 AnyAppend = GroupAppend | FollowerAppend
 
 
-def _hold(log: Log, note: PublisherStateFile, held: Offset | None) -> None:
-    if held is None or log.failed is not None:
+def _hold(log: Log, note: PublisherStateFile, held: Offset) -> None:
+    if log.failed is not None:
         return
     try:
         note.hold(held)
@@ -247,49 +253,81 @@ class DiskCommit:
         begun = time.perf_counter()
         extent = self._short_extent(appends, begun)
         if extent is not CommitProgress.NOTHING:
-            for callback in self.write(appends):
+            for callback in self.write(appends, only_writes=True):
                 callback()
             if extent is CommitProgress.ALL:
                 self.finish(appends)
-            failed = any(append.error is not None for append in appends)
+            failed = False
+            for append in appends:
+                failed = failed or append.error is not None
             self._inline_commits.took(time.perf_counter() - begun, begun, failed=failed)
         return extent
 
     def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> CommitProgress:
-        logs = to_sync(appends)
-        is_followed = any(append.is_followed for append in appends)
-        extent = CommitProgress.WRITTEN if logs and is_followed else CommitProgress.ALL
-        sync_seconds = self._scheduler.expected_seconds(len(logs)) if extent is CommitProgress.ALL else 0.0
-        sizes = [append.size for append in appends]
-        if not self._inline_commits.allows(sizes, now, is_followed=is_followed, sync_seconds=sync_seconds):
-            return CommitProgress.NOTHING
-        if extent is CommitProgress.WRITTEN and any(a.written is None for a in appends if a.log in logs):
-            return (
-                CommitProgress.NOTHING
-            )  # the thread is woken for the sync in any case, and nobody has it sooner
-        if len({append.log for append in appends}) < len(appends):
+        logs: set[Log] = set()
+        size = to_sync = 0
+        is_followed = syncs_unheard = False
+        for append in appends:
+            logs.add(append.log)
+            size += append.size
+            is_followed = is_followed or append.written is not None or isinstance(append, FollowerAppend)
+            if append.log.writer.config.sync is SyncMode.ALWAYS:
+                to_sync += 1
+                syncs_unheard = syncs_unheard or append.written is None
+        if len(logs) < len(appends):
             return CommitProgress.NOTHING  # what the second will be is known when the first is written
-        return extent if all(append.only_writes() for append in appends) else CommitProgress.NOTHING
+        extent = CommitProgress.WRITTEN if to_sync and is_followed else CommitProgress.ALL
+        if extent is CommitProgress.WRITTEN and syncs_unheard:
+            # The thread is woken for the sync in any case, and nobody has it sooner.
+            return CommitProgress.NOTHING
+        synced_here = to_sync if extent is CommitProgress.ALL else 0
+        sync_seconds = self._scheduler.expected_seconds(synced_here) if synced_here else 0.0
+        if not self._inline_commits.allows(
+            len(appends), size, now, is_followed=is_followed, sync_seconds=sync_seconds
+        ):
+            return CommitProgress.NOTHING
+        for append in appends:
+            if not append.only_writes():
+                return CommitProgress.NOTHING
+        return extent
 
-    def write(self, appends: Sequence[AnyAppend]) -> list[Callable[[], None]]:
-        """Write all, and return the callbacks for that."""
+    def write(self, appends: Sequence[AnyAppend], *, only_writes: bool = False) -> list[Callable[[], None]]:
+        """Write all, and return the callbacks for that; ``only_writes``: of each it is known to be so."""
         begun = time.perf_counter()
+        callbacks: list[Callable[[], None]] = []
         for append in appends:
             try:
-                append.write()
+                append.write(only_writes=only_writes)
             except JetstreamError as error:
                 append.error = error
+            else:
+                if append.written is not None:
+                    callbacks.append(append.written)
         self.counters.write_seconds += time.perf_counter() - begun
-        written = [append.written for append in appends if append.error is None]
-        return [callback for callback in written if callback is not None]
+        return callbacks
 
     def finish(self, appends: Sequence[AnyAppend]) -> None:
         """Do the rest behind `write`; all outcomes are known then."""
-        logs = to_sync(appends)
+        counters = self.counters
+        logs: dict[Log, None] = {}
+        for append in appends:
+            if append.error is None and append.log.writer.config.sync is SyncMode.ALWAYS:
+                logs[append.log] = None
         if logs:
-            self._sync(appends, logs)
-        self._count(appends)
-        self._replay_or_keep(appends)
+            begun = time.perf_counter()
+            failures = self._scheduler.sync(logs)
+            for append in appends:
+                if append.error is None:
+                    append.error = failures.get(append.log)
+            counters.sync_seconds += time.perf_counter() - begun
+        counters.commits += 1
+        for append in appends:
+            if append.error is None:
+                counters.groups += 1
+                counters.records += append.records
+            else:
+                counters.failed_groups += 1
+            self._replay_or_keep(append)
 
     def replay(self) -> None:
         """Replay the stored batches of followers."""
@@ -297,35 +335,10 @@ class DiskCommit:
             append.replay()
         self.unreplayed.clear()
 
-    def _sync(self, appends: Sequence[AnyAppend], logs: Sequence[Log]) -> None:
-        begun = time.perf_counter()
-        failures = self._scheduler.sync(logs)
-        for append in appends:
-            if append.error is None:
-                append.error = failures.get(append.log)
-        self.counters.sync_seconds += time.perf_counter() - begun
-
-    def _count(self, appends: Sequence[AnyAppend]) -> None:
-        self.counters.commits += 1
-        for append in appends:
-            if append.error is None:
-                self.counters.groups += 1
-                self.counters.records += append.records
-            else:
-                self.counters.failed_groups += 1
-
-    def _replay_or_keep(self, appends: Sequence[AnyAppend]) -> None:
-        """Replay the stored batches of followers if that takes no time; otherwise a little later."""
-        for append in appends:
-            if isinstance(append, GroupAppend) and append.stored is not None and append.error is None:
+    def _replay_or_keep(self, append: AnyAppend) -> None:
+        """Replay the stored batches of a follower if that takes no time; otherwise a little later."""
+        if isinstance(append, GroupAppend):
+            if append.stored is not None and append.error is None:
                 append.stored()
-            if not isinstance(append, FollowerAppend) or not append.records:
-                continue
-            if self.unreplayed or not append.skip():
-                self.unreplayed.append(append)
-
-
-def to_sync(appends: Sequence[AnyAppend]) -> list[Log]:
-    """Return the logs that are to be synced before the outcome of an append is reported, each once."""
-    written = (append.log for append in appends if append.error is None)
-    return list(dict.fromkeys(log for log in written if log.writer.config.sync is SyncMode.ALWAYS))
+        elif append.records and (self.unreplayed or not append.skip()):
+            self.unreplayed.append(append)

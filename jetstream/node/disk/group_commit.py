@@ -55,21 +55,23 @@ class GroupCommit:
 
     def _begin(self) -> None:
         due, self._due = self._due, []
-        groups: list[tuple[Appender, GroupAppend]] = []
+        streams: list[Appender] = []
+        appends: list[GroupAppend] = []
         for stream in due:
             append = self._guarded(stream, stream.next_group)
             if append is not None:
                 self.in_flight += 1
-                groups.append((stream, append))
-        if groups:
+                streams.append(stream)
+                appends.append(append)
+        if appends:
             try:
-                self._disk.append([append for _, append in groups], lambda: self._end(groups))
+                self._disk.append(appends, partial(self._end, streams, appends))
             except StreamOffline as error:  # the node has stopped its disk before its streams
-                for stream, _ in groups:
+                for stream in streams:
                     self._break_down(stream, error)
 
-    def _end(self, groups: Sequence[tuple[Appender, GroupAppend]]) -> None:
-        for stream, append in groups:
+    def _end(self, streams: Sequence[Appender], appends: Sequence[GroupAppend]) -> None:
+        for stream, append in zip(streams, appends, strict=True):
             self.in_flight -= 1
             if self._guarded(stream, partial(stream.appended, append)):
                 # Not at once: what came while the disk was at work, and is not read yet, belongs to it.

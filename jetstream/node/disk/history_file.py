@@ -138,7 +138,7 @@ class PublisherStateFile:
     def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
         """Record batches that the log has stored, and their records that are of a session."""
         for batch in batches:
-            own = [place for place in places if batch.base <= place.offset < batch.next]
+            own = [place for place in places if batch.base <= place.offset < batch.next] if places else ()
             txid = batch.last_txid
             mark = None if txid is None else TxidMark(batch.leader_epoch, batch.base, txid)
             self.replayed(batch.next, mark, batch.size, own)
@@ -147,7 +147,7 @@ class PublisherStateFile:
         self, end: Offset, txid: TxidMark | None, size: int, places: Sequence[StoredPlace] = ()
     ) -> None:
         """Record one stored batch, with its last txid, its bytes, and its records of sessions."""
-        self._latest = LastTxid(end, later(self._latest.txid, txid))
+        self._latest = LastTxid(end, self._latest.txid if txid is None else later(self._latest.txid, txid))
         for place in places:
             self._sessions.store(place)
         if places:

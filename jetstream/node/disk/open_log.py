@@ -79,24 +79,27 @@ class OpenedLog:
         """
         if not batches:
             return None
-        self.apply_observed()
-        last, first = batches[-1][0], self._first_unreplayed
-        if first is None or self._replayed_end == self.log.log_end_offset:
-            headers = (header for header, _ in batches if header.next > committed)
-            found = next(headers, None) if last.next > committed else None
-            first = self._first_unreplayed = None if found is None else (found.base, found.max_timestamp)
-        return self.note.must_hold(last.max_timestamp, first)
+        self.history.dedupe.fates.apply_observed(self.history.end)
+        if self._first_unreplayed is None or self._replayed_end == self.log.reader.log_end_offset:
+            self._first_unreplayed = None
+            for header, _ in batches:
+                if header.next > committed:
+                    self._first_unreplayed = header.base, header.max_timestamp
+                    break
+        return self.note.must_hold(batches[-1][0].max_timestamp, self._first_unreplayed)
 
     def skip(self, batches: Sequence[SealedBatch]) -> bool:
         """Replay batches as `replay_batches` if they are all plain; otherwise return False and do nothing.
 
         Nearly all are, and to decode one costs as much as to store it.
         """
-        if not all(is_plain(frame) for _, frame in batches):
-            return False
+        for _, frame in batches:
+            if not is_plain(frame):
+                return False
         for header, frame in self._stored(batches):
             self.history.skip(header.base, header.next, header.max_timestamp)
             self.note.replayed(header.next, None, len(frame))
+            self._replayed_end = header.next
         return True
 
     def replay_batches(self, batches: Sequence[SealedBatch]) -> None:
@@ -110,16 +113,19 @@ class OpenedLog:
                 records = records_of(header, frame)
                 places = self.history.replay(header.base, header.next, header.leader_epoch, records)
                 self.note.replayed(header.next, self.history.txid, len(frame), places)
+                self._replayed_end = header.next
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
             self.log.writer.fail(error)
 
-    def _stored(self, batches: Sequence[SealedBatch]) -> Iterator[SealedBatch]:
-        """Yield those of ``batches`` that are stored and were not replayed before."""
-        for header, frame in batches:
-            if self.log.failed is None and self._replayed_end < header.next <= self.log.log_end_offset:
-                yield header, frame
-                self._replayed_end = header.next
+    def _stored(self, batches: Sequence[SealedBatch]) -> Sequence[SealedBatch]:
+        """Return those of ``batches`` that are stored and were not replayed before."""
+        start, end = 0, len(batches)
+        while start < end and batches[start][0].next <= self._replayed_end:
+            start += 1
+        while start < end and batches[end - 1][0].next > self.log.reader.log_end_offset:
+            end -= 1
+        return batches[start:end] if self.log.writer.failed is None else ()
 
     def settle(self) -> None:
         """Forget what is not in the log: it was cut, or a reign has ended whose last groups were refused.

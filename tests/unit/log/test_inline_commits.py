@@ -27,27 +27,27 @@ from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
 def test_short_is_what_is_small_and_goes_to_few_logs() -> None:
     short = InlineCommitPolicy()
     for bytes_max, is_followed in ((ALONE_BYTES_MAX, False), (FOLLOWED_BYTES_MAX, True)):
-        assert short.allows([bytes_max], 0.0, is_followed=is_followed)
-        assert short.allows([bytes_max // LOGS_MAX] * LOGS_MAX, 0.0, is_followed=is_followed)
-        assert not short.allows([bytes_max, 1], 0.0, is_followed=is_followed)
-        assert not short.allows([1] * (LOGS_MAX + 1), 0.0, is_followed=is_followed)
+        assert short.allows(1, bytes_max, 0.0, is_followed=is_followed)
+        assert short.allows(LOGS_MAX, bytes_max, 0.0, is_followed=is_followed)
+        assert not short.allows(2, bytes_max + 1, 0.0, is_followed=is_followed)
+        assert not short.allows(LOGS_MAX + 1, 1, 0.0, is_followed=is_followed)
 
 
 def test_short_is_what_a_disk_is_expected_to_sync_soon() -> None:
     short = InlineCommitPolicy()
-    assert short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX)
-    assert not short.allows([1], 0.0, sync_seconds=SYNC_SECONDS_MAX * 1.01)
+    assert short.allows(1, 1, 0.0, sync_seconds=SYNC_SECONDS_MAX)
+    assert not short.allows(1, 1, 0.0, sync_seconds=SYNC_SECONDS_MAX * 1.01)
 
 
 def test_a_commit_that_took_long_or_failed_is_the_last_one_for_a_while() -> None:
     for seconds, failed in ((SLOW_SECONDS, False), (0.0, True)):
         short = InlineCommitPolicy()
         short.took(seconds, 10.0, failed=failed)
-        assert not short.allows([1], 10.0 + REST_SECONDS * 0.99)
-        assert short.allows([1], 10.0 + REST_SECONDS)
+        assert not short.allows(1, 1, 10.0 + REST_SECONDS * 0.99)
+        assert short.allows(1, 1, 10.0 + REST_SECONDS)
     quick = InlineCommitPolicy()
     quick.took(SLOW_SECONDS * 0.99, 10.0, failed=False)
-    assert quick.allows([1], 10.0)
+    assert quick.allows(1, 1, 10.0)
 
 
 def appended_calls(log: Log, disk: MemoryDisk, values: list[bytes], now: int) -> tuple[bool, list[str]]:
