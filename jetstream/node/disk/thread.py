@@ -4,16 +4,20 @@ The thread takes all appends that are waiting, writes them, syncs the dirty logs
 and returns all results in one wake-up of the loop. A stream that awaits the write of an append while its sync
 still runs is notified in one more wake-up; other commits have none.
 
+The thread waits at an eventfd. With a lock it would be two futexes for the hand-over itself, and two more for
+the interpreter's lock, which the loop still holds while a futex wakes the thread, and lets go of to write.
+
 While the thread has nothing to do, a short commit is made on the loop instead, or the write of one that
 followers await (`DiskCommit.commit_shortly`). Nothing of a log is ever done on both at a time.
 """
 
 import asyncio
+import os
+import select
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from envelope.errors import JetstreamError, StorageError, StreamOffline
@@ -29,8 +33,10 @@ T = TypeVar("T")
 
 _UNREPLAYED_MAX: Final = 64
 """Appends of followers that are kept in memory until they are replayed."""
-_PAUSE_SECONDS: Final = 0.001
+_PAUSE_MS: Final = 1
 """After so long without a job they are replayed."""
+_COUNT_BYTES: Final = 8
+"""What is read from an eventfd."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +97,10 @@ class DiskThread:
         )
         self.counters = self._commit.counters
         self._crash = crash
-        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        self._queue: deque[_Job] = deque()
+        self._wake = os.eventfd(0)  # written behind each change of the queue
+        self._waker = select.poll()
+        self._waker.register(self._wake, select.POLLIN)
         self._collected: list[_Job] = []  # not in the queue yet
         self._loop = asyncio.get_running_loop()
         self.catch_up_queue = (
@@ -131,20 +140,35 @@ class DiskThread:
 
     def _hand_over(self) -> None:
         jobs, self._collected = self._collected, []
-        groups = [job for job in jobs if isinstance(job, _Appends)]
+        groups: list[_Appends] = []
+        appends: list[AnyAppend] = []
+        for job in jobs:
+            if isinstance(job, _Appends):
+                groups.append(job)
+                appends += job.appends
         # While the thread waits for a job, what is its own may be used here.
         is_idle = not self._under_way and not self._commit.unreplayed and not self._is_broken
-        is_free = not self.catch_up_queue.are_taken  # the loop: a reader has a turn while the disk is at work
-        if not (is_idle and is_free and 0 < len(groups) == len(jobs) and self._commit_at_once(groups)):
-            self._put(jobs)
+        if (
+            is_idle
+            and 0 < len(groups) == len(jobs)
+            and not self.catch_up_queue.are_taken  # the loop: a reader has a turn while the disk is at work
+            and self._commit_at_once(groups, appends)
+        ):
+            return
+        self._put(jobs)
 
     def _put(self, jobs: Sequence[_Job]) -> None:
-        self._under_way += len(jobs)
-        for job in jobs:
-            self._queue.put(job)
+        if jobs:
+            self._under_way += len(jobs)
+            self._queue.extend(jobs)
+            os.eventfd_write(self._wake, 1)
 
-    def _commit_at_once(self, groups: Sequence[_Appends]) -> bool:
+    def _commit_at_once(self, groups: Sequence[_Appends], appends: Sequence[AnyAppend]) -> bool:
         """Commit here, if that is a matter of no time, and have the thread do the rest, if there is any.
+
+        Args:
+            groups: what was handed over.
+            appends: all of theirs.
 
         Returns:
             False if nothing was done.
@@ -152,7 +176,7 @@ class DiskThread:
         assert not self._under_way, f"N13: {self._under_way} jobs are under way"
         assert not self._commit.unreplayed, f"N13: {len(self._commit.unreplayed)} appends are to be learnt"
         try:
-            extent = self._commit.commit_shortly(_appends_of(groups))
+            extent = self._commit.commit_shortly(appends)
         except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
             groups[0].failure = error
             return False
@@ -186,10 +210,13 @@ class DiskThread:
 
     async def stop(self) -> None:
         """Finish what is queued, then end the thread."""
-        self._stopped = True
-        self._collected.append(_Stop())
-        self._hand_over()
+        is_first, self._stopped = not self._stopped, True
+        if is_first:
+            self._collected.append(_Stop())
+            self._hand_over()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        if is_first:
+            os.close(self._wake)
 
     # --- on the disk thread ----------------------------------------------------------------------
 
@@ -204,31 +231,48 @@ class DiskThread:
     def _serve(self) -> None:
         stop = False
         while not stop:
-            self._taken = [self._next_job()]
-            while not self._queue.empty():
-                self._taken.append(self._queue.get())
-            groups = [job for job in self._taken if isinstance(job, _Appends)]
-            calls = [job for job in self._taken if isinstance(job, _Call)]
-            stop = any(isinstance(job, _Stop) for job in self._taken)
+            self._replay_if_quiet()
+            self._taken = self._next_jobs()
+            groups: list[_Appends] = []
+            others: list[_Job] = []
+            for job in self._taken:
+                if isinstance(job, _Appends):
+                    groups.append(job)
+                else:
+                    others.append(job)
             if groups:
                 self._write_and_finish(groups)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
-                self._taken = [job for job in self._taken if not isinstance(job, _Appends)]
+                self._taken = others
                 self._loop.call_soon_threadsafe(self._on_committed, groups)
-            if calls or stop:
-                self._commit.replay()  # they may be about what the log holds
-            for call in calls:
-                self._perform(call)
-                self._taken.remove(call)
-                self._loop.call_soon_threadsafe(self._resolve, call)
+            if others:
+                stop = self._serve_calls(others)
 
-    def _next_job(self) -> _Job:
-        """Return the next job; stored batches are replayed while none waits."""
-        if 0 < len(self._commit.unreplayed) < _UNREPLAYED_MAX:
-            with suppress(Empty):
-                return self._queue.get(timeout=_PAUSE_SECONDS)
-        self._commit.replay()
-        return self._queue.get()
+    def _serve_calls(self, jobs: Sequence[_Job]) -> bool:
+        """Do what is no append; return whether the last job of all was among it."""
+        self._commit.replay()  # they may be about what the log holds
+        stop = False
+        for job in jobs:
+            if isinstance(job, _Call):
+                self._perform(job)
+                self._taken = [other for other in self._taken if other is not job]
+                self._loop.call_soon_threadsafe(self._resolve, job)
+            stop = stop or isinstance(job, _Stop)
+        return stop
+
+    def _replay_if_quiet(self) -> None:
+        """Replay stored batches, once no job has come for a moment, or there are too many."""
+        count = len(self._commit.unreplayed)
+        if count and (count >= _UNREPLAYED_MAX or not self._waker.poll(_PAUSE_MS)):
+            self._commit.replay()
+
+    def _next_jobs(self) -> list[_Job]:
+        """Return what is in the queue; wait until something has come, which may have been taken before."""
+        os.read(self._wake, _COUNT_BYTES)  # `os.eventfd_read` would raise if a signal came
+        jobs: list[_Job] = []
+        while self._queue:
+            jobs.append(self._queue.popleft())
+        return jobs
 
     def _refuse_all(self) -> None:
         """After an error of ours: answer everything with a failure, so that the node can be stopped.
@@ -238,7 +282,7 @@ class DiskThread:
         error = StorageError("the disk thread has stopped after an internal error")
         stop = self._refuse(self._taken, error)
         while not stop:
-            stop = self._refuse([self._queue.get()], error)
+            stop = self._refuse(self._next_jobs(), error)
 
     def _refuse(self, jobs: Sequence[_Job], error: StorageError) -> bool:
         """Fail ``jobs``; return whether the last job of all was among them."""
@@ -253,13 +297,19 @@ class DiskThread:
         return any(isinstance(job, _Stop) for job in jobs)
 
     def _write_and_finish(self, groups: Sequence[_Appends]) -> None:
+        appends: list[AnyAppend] = []
+        unwritten: list[AnyAppend] = []
         for job in groups:
             if job.failure is not None:
                 raise job.failure
-        callbacks = self._commit.write(_appends_of([job for job in groups if not job.is_written]))
-        if callbacks:
-            self._loop.call_soon_threadsafe(_call_each, callbacks)
-        self._commit.finish(_appends_of(groups))
+            appends += job.appends
+            if not job.is_written:
+                unwritten += job.appends
+        if unwritten:
+            callbacks = self._commit.write(unwritten)
+            if callbacks:
+                self._loop.call_soon_threadsafe(_call_each, callbacks)
+        self._commit.finish(appends)
 
     def _perform(self, job: _Call) -> None:
         try:
@@ -275,7 +325,3 @@ def _call_each(callbacks: Sequence[Callable[[], None]]) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _appends_of(groups: Sequence[_Appends]) -> list[AnyAppend]:
-    return [append for job in groups for append in job.appends]

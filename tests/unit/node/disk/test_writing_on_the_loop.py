@@ -310,7 +310,7 @@ def test_a_disk_that_refuses_the_loop_has_the_thread_write_for_a_while() -> None
 
 
 def test_what_comes_behind_something_unlearnt_is_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jetstream.node.disk.thread._PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr("jetstream.node.disk.thread._PAUSE_MS", 60_000)
 
     async def scenario() -> None:
         disk = NotedDisk()
