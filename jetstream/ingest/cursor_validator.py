@@ -26,7 +26,7 @@ class CursorValidator(MessageValidator):
 
     def places_to_inspect(self, messages: MessageBlock) -> list[int]:
         """See `MessageValidator.places_to_inspect`: every place."""
-        return list(range(len(messages)))
+        return list(range(messages.count))
 
     def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
         """See `MessageValidator.only_identified`: there is always something else."""

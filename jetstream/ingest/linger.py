@@ -5,7 +5,7 @@ A group has its price on every node, whatever its size; messages that wait a lit
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from envelope.limits import MIB
 from envelope.types import Offset
@@ -19,12 +19,6 @@ FULL_GROUP_BYTES: Final = MIB
 """So many messages, or bytes, gather no further: their share of a group's price is small."""
 
 
-class _Begun(NamedTuple):
-    base: Offset
-    end: Offset
-    messages: int
-
-
 class Linger:
     """The groups of one stream that are not committed, oldest first.
 
@@ -36,23 +30,23 @@ class Linger:
     """
 
     def __init__(self) -> None:
-        self._begun: deque[_Begun] = deque()
+        self._begun: deque[tuple[Offset, Offset, int]] = deque()  # base, end and messages of each
         self.hurries = False
 
     def begin(self, base: Offset, end: Offset, messages: int) -> None:
         """Note a group of so many messages, whose records are ``[base, end)``."""
-        last = self._begun[-1].end if self._begun else base
+        last = self._begun[-1][1] if self._begun else base
         assert last <= base < end, f"G1: [{base}, {end}) behind {last}"
-        self._begun.append(_Begun(base, end, messages))
+        self._begun.append((base, end, messages))
 
     def commit(self, high_watermark: Offset) -> None:
         """Forget the groups that are wholly below ``high_watermark``."""
-        while self._begun and self._begun[0].end <= high_watermark:
+        while self._begun and self._begun[0][1] <= high_watermark:
             self._begun.popleft()
 
     def take_back(self, base: Offset) -> None:
         """Forget the groups from ``base`` on: they were not stored."""
-        while self._begun and self._begun[-1].base >= base:
+        while self._begun and self._begun[-1][0] >= base:
             self._begun.pop()
 
     def waits(self, waiting: int) -> bool:
@@ -63,4 +57,4 @@ class Linger:
 
     def is_small(self, waiting: int) -> bool:
         """Return whether ``waiting`` messages are less than their share of the newest group's."""
-        return waiting < NEXT_GROUP_SHARE * self._begun[-1].messages
+        return waiting < NEXT_GROUP_SHARE * self._begun[-1][2]

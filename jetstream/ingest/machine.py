@@ -182,13 +182,13 @@ class StreamIngest:
         state = "offline" if self._offline else "online"
         return (
             f"{self._stream} e{self._leader_epoch} {state} hw={self._high_watermark} "
-            f"end={self.log_end_offset} pending={len(self._pending)} ids={len(self.dedupe)}"
+            f"end={self.log_end_offset} pending={self._pending.count} ids={len(self.dedupe)}"
         )
 
     @property
     def log_end_offset(self) -> Offset:
         """Offset of the next record, an append in flight included."""
-        return self._sequencer.log_end_offset
+        return self._history.end
 
     @property
     def high_watermark(self) -> Offset:
@@ -203,7 +203,7 @@ class StreamIngest:
     @property
     def pending_acks(self) -> int:
         """Publishers that wait for an answer."""
-        return len(self._pending)
+        return self._pending.count
 
     def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
         """Return whether ``waiting`` messages should be received now, or should gather (ADR 0002).
@@ -256,7 +256,7 @@ class StreamIngest:
                 actions = self._committed(high_watermark, now)
             case _:
                 assert_never(event)
-        assert self._high_watermark <= self._appended_end <= self.log_end_offset, f"M2: {self}"
+        assert self._high_watermark <= self._appended_end <= self._history.end, f"M2: {self}"
         assert self._offline is None or not self._in_flight, f"M4: in flight in a log that failed: {self}"
         return tuple(actions)
 
@@ -265,15 +265,18 @@ class StreamIngest:
         reason = self._offline or self._suspended
         if reason is not None:
             return self._turn_away(messages, reason)
-        if len(self._pending) > PENDING_ACKS_MAX or self.dedupe.is_full:
+        if self._pending.count > PENDING_ACKS_MAX or self._history.dedupe.is_full:
             return self._turn_away(messages, Overloaded(f"stream {self._stream} waits for its replicas"))
         group = self._sequencer.sequence(messages, now)
-        actions = self._answer(group.refused, group.duplicates)
-        if group.records is not None:
+        actions: list[Action] = []
+        if group.refused or group.duplicates:
+            actions += self._answer(group.refused, group.duplicates)
+        records = group.records
+        if records is not None:
             self._in_flight.append(group)
-            self._linger.begin(group.base, group.end, len(messages))
-            self._pending.add(group.leader, group.committed)
-            actions.append(AppendRecords(group.records, group.base, self._leader_epoch, group.places))
+            self._linger.begin(group.base, group.end, messages.count)
+            self._pending.add(group.leaders, group.commits)
+            actions.append(AppendRecords(records, group.base, self._leader_epoch, group.places))
         return actions
 
     def _answer(self, refused: Sequence[MessageRefused], duplicates: Sequence[Duplicate]) -> list[Action]:
@@ -325,7 +328,7 @@ class StreamIngest:
         """Return whether a repeat of the record at ``original`` can be answered, now or later."""
         if original < self._high_watermark:
             return True
-        return self._offline is None and len(self._pending) <= PENDING_ACKS_MAX
+        return self._offline is None and self._pending.count <= PENDING_ACKS_MAX
 
     def _appended(self, end: Offset) -> list[Action]:
         assert not self._doomed, f"M5: {self}"
@@ -333,7 +336,8 @@ class StreamIngest:
         group = self._in_flight.popleft()
         assert end == group.end, f"M2: appended up to {end}, asked up to {group.end}"
         self._appended_end = end
-        return _publish(*self._pending.appended())
+        data, count = self._pending.appended()
+        return [Publish(data, count)] if count else []
 
     def _append_refused(self, error: JetstreamError) -> list[Action]:
         """Refuse everything in flight: what comes after the refused group has no place any more."""
@@ -341,7 +345,7 @@ class StreamIngest:
             self._doomed -= 1
             return []
         groups = self._give_up_appends()
-        asked = sum(len(group.leader) + len(group.committed) for group in groups)
+        asked = sum(len(acks.replies) for group in groups for acks in (*group.leaders, *group.commits))
         unheard = sum(group.messages for group in groups) - asked
         replies = self._pending.take_back(groups[0].base)
         self._linger.take_back(groups[0].base)
@@ -378,7 +382,8 @@ class StreamIngest:
         self._high_watermark = high_watermark
         self._history.committed(high_watermark, now)
         self._linger.commit(high_watermark)
-        return _publish(*self._pending.release(high_watermark))
+        data, count = self._pending.release(high_watermark)
+        return [Publish(data, count)] if count else []
 
 
 def _publish(data: bytes, count: int) -> list[Action]:

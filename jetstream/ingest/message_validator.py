@@ -76,7 +76,12 @@ class InspectedMessage:
 
 
 class MessageValidator:
-    """Reads messages as one stream, under its present configuration, has to understand them."""
+    """Reads messages as one stream, under its present configuration, has to understand them.
+
+    Attributes:
+        policy: when a message that does not say is answered.
+        record_bytes_max: largest record taken.
+    """
 
     def __init__(self, stream: StreamName, config: StreamConfig, binds: Binds) -> None:
         """Read messages for ``stream``."""
@@ -84,18 +89,8 @@ class MessageValidator:
         # Who expects the partitioned stream means whichever partition has the message.
         self._names = {self._stream, (config.partition_of or stream).encode()}
         self._sibling = None if config.partition_of is None else f"{config.partition_of}/".encode()
-        self._config = config
         self._binds = binds
-
-    @property
-    def policy(self) -> AckPolicy:
-        """When a message that does not say is answered."""
-        return self._config.ack
-
-    @property
-    def record_bytes_max(self) -> int:
-        """Largest record taken."""
-        return self._config.record_bytes_max
+        self.reconfigure(config)
 
     @property
     def txid_max_step(self) -> int | None:
@@ -105,13 +100,15 @@ class MessageValidator:
     def reconfigure(self, config: StreamConfig) -> None:
         """Read by ``config`` from now on."""
         self._config = config
+        self.policy: AckPolicy = config.ack
+        self.record_bytes_max: int = config.record_bytes_max
 
     def places_to_inspect(self, messages: MessageBlock) -> list[int]:
         """Return the places of messages with headers, cookies or faults, ascending; the others are plain."""
-        places: set[int] = set(messages.cookies())
-        if messages.headers.count(None) != len(messages):
+        places: set[int] = set(messages.cookies)
+        if messages.has_headers:
             places.update(place for place, header in enumerate(messages.headers) if header is not None)
-        bytes_max = self._config.record_bytes_max
+        bytes_max = self.record_bytes_max
         # The bytes of all messages together bound those of each.
         if messages.size_bytes > bytes_max:
             places.update(
@@ -121,16 +118,13 @@ class MessageValidator:
             places.update(
                 place for place, subject in enumerate(messages.subjects) if _subject_problem(subject)
             )
-        return sorted(places)
+        return sorted(places) if places else []
 
     def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
         """Return the ids of messages that have nothing else to be looked at; None if one has, or has none."""
-        headers = messages.headers
-        if not headers or headers[0] is None or messages.size_bytes > self._config.record_bytes_max:
+        if not messages.has_headers or messages.cookies or messages.size_bytes > self.record_bytes_max:
             return None
-        if messages.cookies() or not _are_storable(messages.subjects):
-            return None
-        return only_message_ids(headers)
+        return only_message_ids(messages.headers) if _are_storable(messages.subjects) else None
 
     def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
         """Read the message at ``place``."""
@@ -218,10 +212,9 @@ class MessageValidator:
             if envelope.kind is Kind.BATCH:
                 return None  # the limit is for each of its records
             size = max(size, envelope.size_bytes)
-        if size <= self._config.record_bytes_max:
+        if size <= self.record_bytes_max:
             return None
-        limit = self._config.record_bytes_max
-        return RecordTooLarge(f"{TOO_LARGE}: {size} bytes, the limit is {limit}")
+        return RecordTooLarge(f"{TOO_LARGE}: {size} bytes, the limit is {self.record_bytes_max}")
 
 
 def _read_headers(
@@ -288,7 +281,7 @@ def _are_storable(subjects: Sequence[bytes]) -> bool:
     """Return whether `_subject_problem` finds none; in C for nearly all blocks."""
     # LF is in no subject, and the bytes of no character reach across it.
     joined = b"\n".join(subjects)
-    return _is_utf8(joined) and (
+    return (joined.isascii() or _is_utf8(joined)) and (
         len(joined) <= SUBJECT_BYTES_MAX or max(map(len, subjects)) <= SUBJECT_BYTES_MAX
     )
 
@@ -301,8 +294,6 @@ def _subject_problem(subject: bytes) -> InvalidSubject | None:
 
 
 def _is_utf8(text: bytes) -> bool:
-    if text.isascii():
-        return True
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -63,7 +63,10 @@ class MessageBlock:
         payloads: message bodies.
         headers: raw header blocks (``NATS/1.0`` ... blank line), None for a message without one, `Unread` for
             one that is too large.
+        count: how many messages; the length of each list.
         size_bytes: upper bound of what the messages add to an encoded batch; limits are counted in it.
+        cookies: places of payloads that may be envelopes, ascending.
+        has_headers: whether a message has headers.
 
     Invariants:
         I1: the four lists have one length.
@@ -72,7 +75,16 @@ class MessageBlock:
         I4: ``size_bytes`` is the sum of the messages' sizes.
     """
 
-    __slots__ = ("_cookies", "headers", "payloads", "replies", "size_bytes", "subjects")
+    __slots__ = (
+        "cookies",
+        "count",
+        "has_headers",
+        "headers",
+        "payloads",
+        "replies",
+        "size_bytes",
+        "subjects",
+    )
 
     def __init__(
         self,
@@ -86,38 +98,42 @@ class MessageBlock:
         self.replies = replies if replies is not None else []
         self.payloads = payloads if payloads is not None else []
         self.headers = headers if headers is not None else []
-        self._cookies: list[int] | None = None
-        count = len(self.subjects)
+        count = self.count = len(self.subjects)
         assert len(self.replies) == len(self.payloads) == len(self.headers) == count, "I1: one length"
         size = sum(map(len, self.payloads)) + sum(map(len, self.subjects)) + MESSAGE_OVERHEAD_BYTES * count
-        if self.headers.count(None) != count:
+        self.has_headers = self.headers.count(None) != count
+        if self.has_headers:
             size += HEADER_EXPANSION * sum(len(header) for header in self.headers if header is not None)
         self.size_bytes = size
+        self.cookies: list[int] = []
+        for payload in self.payloads:
+            # Nearly always there is none, and one comparison for each payload tells: so places come second.
+            if COOKIE <= payload < AFTER_COOKIE:
+                self.cookies += (at for at, each in enumerate(self.payloads) if each.startswith(COOKIE))
+                break
 
     def __len__(self) -> int:
-        return len(self.subjects)
+        return self.count
 
     def append(self, subject: bytes, reply: bytes, payload: bytes, header: bytes | None) -> None:
         """Append one message."""
-        self.subjects.append(subject)
-        self.replies.append(reply)
-        self.payloads.append(payload)
-        self.headers.append(header)
-        self.size_bytes += message_bytes(subject, payload, header)
-        self._cookies = None
+        self.extend(MessageBlock([subject], [reply], [payload], [header]))
 
     def extend(self, other: "MessageBlock") -> None:
         """Append the messages of ``other``, which stays as it is."""
+        if other.cookies:
+            self.cookies += [self.count + place for place in other.cookies]
         self.subjects += other.subjects
         self.replies += other.replies
         self.payloads += other.payloads
         self.headers += other.headers
+        self.count += other.count
         self.size_bytes += other.size_bytes
-        self._cookies = None
+        self.has_headers = self.has_headers or other.has_headers
 
     def split(self, count: int) -> tuple["MessageBlock", "MessageBlock"]:
         """Return the first ``count`` messages and the rest, as two new blocks."""
-        head, tail = self.part(0, count), self.part(count, len(self))
+        head, tail = self.part(0, count), self.part(count, self.count)
         assert head.size_bytes + tail.size_bytes == self.size_bytes, "I2: a split loses nothing"
         return head, tail
 
@@ -132,7 +148,7 @@ class MessageBlock:
 
     def at(self, places: Sequence[int]) -> "MessageBlock":
         """Return the messages at ``places``, ascending and at least one; of all places the block itself."""
-        if len(places) == len(self):
+        if len(places) == self.count:
             return self
         if len(places) == 1:
             return self.part(places[0], places[0] + 1)
@@ -146,7 +162,7 @@ class MessageBlock:
 
     def select(self, keep: Sequence[bool]) -> "MessageBlock":
         """Return the messages whose place in ``keep`` is true, in order, as a new block."""
-        assert len(keep) == len(self), "I3: one decision for each message"
+        assert len(keep) == self.count, "I3: one decision for each message"
         return MessageBlock(
             list(compress(self.subjects, keep)),
             list(compress(self.replies, keep)),
@@ -157,24 +173,12 @@ class MessageBlock:
     def count_within(self, bytes_max: int) -> int:
         """Return how many messages from the front take at most ``bytes_max`` together."""
         if self.size_bytes <= max(0, bytes_max):
-            return len(self)
+            return self.count
         ends = accumulate(map(message_bytes, self.subjects, self.payloads, self.headers))
         for count, end in enumerate(ends):
             if end > bytes_max:
                 return count
         raise AssertionError("I4: size_bytes is the sum of the messages' sizes")
-
-    def cookies(self) -> list[int]:
-        """Return the places of payloads that may be envelopes, ascending; the same list until it changes."""
-        if self._cookies is None:
-            # Nearly always there is none, and one comparison for each payload tells: so places come second.
-            if [payload for payload in self.payloads if COOKIE <= payload < AFTER_COOKIE]:
-                self._cookies = [
-                    place for place, payload in enumerate(self.payloads) if payload.startswith(COOKIE)
-                ]
-            else:
-                self._cookies = []
-        return self._cookies
 
     def count_unpacked_within(self, bytes_max: int) -> int:
         """Return how many messages from the front may be opened at once, one at least.
@@ -182,8 +186,8 @@ class MessageBlock:
         Their envelopes hold at most ``bytes_max`` together, or there is one.
         """
         unpacked = 0
-        for place in self.cookies():
+        for place in self.cookies:
             unpacked += unpacked_bytes(self.subjects[place], self.payloads[place])
             if unpacked > bytes_max and place:
                 return place
-        return len(self)
+        return self.count

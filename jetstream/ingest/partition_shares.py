@@ -29,7 +29,7 @@ def shares(
         partitions: numbers of those that are wanted.
     """
     assert by is not PartitionBy.QUEUE, "NATS splits by queue"
-    if count == 0 or not len(messages):
+    if count == 0 or not messages.count:
         return
     if count == 1:
         if 0 in partitions:
@@ -46,11 +46,10 @@ def shares(
 
 def partition_keys(messages: MessageBlock) -> list[bytes]:
     """Return what partitions each message of a stream that is partitioned by key: its key, or its subject."""
-    cookies = messages.cookies()
-    if not cookies and messages.headers.count(None) == len(messages):
+    if not messages.cookies and not messages.has_headers:
         return messages.subjects
     keys = list(messages.subjects)
-    for place in cookies:
+    for place in messages.cookies:
         if (key := _enveloped_key(messages.payloads[place])) is not None:
             keys[place] = key
     for place, header in enumerate(messages.headers):

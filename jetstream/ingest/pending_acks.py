@@ -2,8 +2,9 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 
 from envelope.acks import AckWriter
 from envelope.types import Offset
@@ -12,18 +13,15 @@ from envelope.values import value
 
 @value(frozen=True, slots=True)
 class Acks:
-    """Records to ack: ascending offsets, each with its reply subject."""
+    """Records to ack, one at least: ascending offsets, each with its reply subject."""
 
-    offsets: Sequence[int] = ()
-    replies: Sequence[bytes] = ()
+    offsets: Sequence[int]
+    replies: Sequence[bytes]
     echoing: bool = False
     """Whether an `EchoingReply` may be among the replies."""
 
-    def __len__(self) -> int:
-        return len(self.replies)
-
     def split(self, end: Offset) -> tuple["Acks", "Acks"]:
-        """Return the acks of records below ``end`` and the others."""
+        """Return the acks of records below ``end`` and the others, of both one at least."""
         count = bisect_left(self.offsets, end)
         return Acks(self.offsets[:count], self.replies[:count], self.echoing), Acks(
             self.offsets[count:], self.replies[count:], self.echoing
@@ -31,18 +29,16 @@ class Acks:
 
     def written(self, writer: AckWriter) -> bytes:
         """Return the commands that send the acks."""
-        if not self.replies:
-            return b""
         if not self.echoing and self.offsets[-1] - self.offsets[0] + 1 == len(self.offsets):
             return writer.acks(self.replies, Offset(self.offsets[0]))
         return b"".join(map(writer.ack, self.replies, map(Offset, self.offsets)))
 
 
-NO_ACKS = Acks()
-
-
 class PendingAcks:
     """The acks that publishers of one stream wait for.
+
+    Attributes:
+        count: how many.
 
     Invariants:
         A1: an ack is released once, and not before the high watermark has passed its record (`release`) or
@@ -54,20 +50,22 @@ class PendingAcks:
     def __init__(self, writer: AckWriter) -> None:
         """Write acks with ``writer``."""
         self._writer = writer
-        self._flying: deque[tuple[Acks, Acks]] = deque()  # of each append in flight: its own, and at commit
+        # Of each append in flight: its own, and at commit.
+        self._flying: deque[tuple[Sequence[Acks], Sequence[Acks]]] = deque()
         self._waiting: deque[Acks] = deque()
         # A heap; the number keeps arrival order.
         self._duplicates: list[tuple[Offset, int, bytes, bool]] = []
         self._duplicates_seen = 0
-        self._count = 0
+        self.count = 0
 
-    def __len__(self) -> int:
-        return self._count
+    def add(self, leaders: Sequence[Acks], commits: Sequence[Acks]) -> None:
+        """Note whom to ack about a group whose append begins: when it returns, or when it is committed.
 
-    def add(self, leader: Acks, committed: Acks) -> None:
-        """Note whom to ack about a group whose append begins: when it returns, or when it is committed."""
-        self._flying.append((leader, committed))
-        self._count += len(leader) + len(committed)
+        The offsets ascend from one to the next.
+        """
+        self._flying.append((leaders, commits))
+        for acks in (*leaders, *commits):
+            self.count += len(acks.replies)
 
     def add_duplicate(self, original: Offset, reply: bytes, *, is_exact: bool = True) -> None:
         """Note whom to tell that the record at ``original`` has its message already.
@@ -76,34 +74,37 @@ class PendingAcks:
         """
         heappush(self._duplicates, (original, self._duplicates_seen, reply, is_exact))
         self._duplicates_seen += 1
-        self._count += 1
+        self.count += 1
 
     def appended(self) -> tuple[bytes, int]:
         """The oldest append returned: return the acks of those who asked for no more, and their number."""
         assert self._flying, "A1: no append is in flight"
-        leader, committed = self._flying.popleft()
-        if committed:
-            self._waiting.append(committed)
-        self._count -= len(leader)
-        return leader.written(self._writer), len(leader)
+        leaders, commits = self._flying.popleft()
+        self._waiting += commits
+        if not leaders:
+            return b"", 0
+        count = sum(len(acks.replies) for acks in leaders)
+        self.count -= count
+        return b"".join([acks.written(self._writer) for acks in leaders]), count
 
     def release(self, high_watermark: Offset) -> tuple[bytes, int]:
         """Return the acks of what is committed now, and their number."""
         parts: list[bytes] = []
         count = 0
         while self._waiting and self._waiting[0].offsets[0] < high_watermark:
-            acks, rest = self._waiting.popleft().split(high_watermark)
-            if rest:
+            acks = self._waiting.popleft()
+            if acks.offsets[-1] >= high_watermark:
+                acks, rest = acks.split(high_watermark)
                 self._waiting.appendleft(rest)
             assert acks.offsets[-1] < high_watermark, f"A1: {acks.offsets[-1]} at {high_watermark}"
             parts.append(acks.written(self._writer))
-            count += len(acks)
+            count += len(acks.replies)
         while self._duplicates and self._duplicates[0][0] < high_watermark:
             original, _, reply, is_exact = heappop(self._duplicates)
             parts.append(self._writer.duplicate(reply, original if is_exact else None))
             count += 1
-        self._count -= count
-        assert self._count >= 0, f"A1: {count} acks of {self._count + count} are released"
+        self.count -= count
+        assert self.count >= 0, f"A1: {count} acks of {self.count + count} are released"
         assert not self._duplicates or self._duplicates[0][0] >= high_watermark, "A2: a repeat is still here"
         return b"".join(parts), count
 
@@ -112,35 +113,33 @@ class PendingAcks:
 
         Of repeats whose own offset is forgotten nobody knows: they hear nothing.
         """
-        replies = [reply for group in self._flying for acks in group for reply in acks.replies]
+        replies = [
+            reply
+            for leaders, commits in self._flying
+            for acks in (*leaders, *commits)
+            for reply in acks.replies
+        ]
         self._flying.clear()
         failed = sorted(entry for entry in self._duplicates if entry[0] >= base)
         self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
         heapify(self._duplicates)
-        self._count -= len(replies) + len(failed)
-        assert self._count >= 0, f"A1: {len(replies)} acks and {len(failed)} repeats are taken back"
+        self.count -= len(replies) + len(failed)
+        assert self.count >= 0, f"A1: {len(replies)} acks and {len(failed)} repeats are taken back"
         replies += (reply for _, _, reply, is_exact in failed if is_exact)
         return replies
 
 
-def joined(parts: Sequence[Acks]) -> Acks:
-    """Return all acks of ``parts``, whose offsets ascend from one to the next."""
-    parts = [part for part in parts if part]
-    if len(parts) < 2:
-        return parts[0] if parts else NO_ACKS
-    return Acks(
-        [offset for part in parts for offset in part.offsets],
-        [reply for part in parts for reply in part.replies],
-        any(part.echoing for part in parts),
-    )
-
-
-def acks_of(offsets: range, replies: list[bytes], mask: Iterable[bool] | None = None) -> Acks:
-    """Return the acks of consecutive records: of those with a reply subject that ``mask`` selects."""
+def acks_of(
+    offsets: range, replies: list[bytes], mask: list[bool] | None = None, *, echoing: bool = False
+) -> Acks | None:
+    """Return the acks of consecutive records: of those with a reply subject that ``mask`` selects, if any."""
     if mask is None and b"" not in replies:
-        return Acks(offsets, replies)
-    mask = mask if mask is not None else [True] * len(replies)
+        return Acks(offsets, replies, echoing)
     chosen = [
-        (offset, reply) for offset, reply, want in zip(offsets, replies, mask, strict=True) if want and reply
+        (offset, reply)
+        for offset, reply, want in zip(offsets, replies, mask or repeat(True, len(replies)), strict=True)
+        if want and reply
     ]
-    return Acks([offset for offset, _ in chosen], [reply for _, reply in chosen])
+    if not chosen:
+        return None
+    return Acks([offset for offset, _ in chosen], [reply for _, reply in chosen], echoing)

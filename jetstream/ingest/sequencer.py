@@ -5,7 +5,7 @@ cannot be stored, are judged one by one in arrival order, each against the state
 A batch envelope is judged as one message and stored as a run of records of its own.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -26,12 +26,12 @@ from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, read_batch
 from jetstream.ingest.message_validator import Addressee, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
-from jetstream.ingest.pending_acks import NO_ACKS, Acks, acks_of, joined
+from jetstream.ingest.pending_acks import Acks, acks_of
 from jetstream.ingest.publishers.dedupe import name_of, names_of
 from jetstream.ingest.publishers.history import PublisherHistory, Step
 from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
 from jetstream.ingest.records import RecordFields, build_records
-from jetstream.log.format.plain_batch_encoder import Records, Run, Runs
+from jetstream.log.format.plain_batch_encoder import PlainRecords, Records, Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class SequencedGroup:
     """How many the records come from: a batch is one."""
     runs: list[Run] = field(default_factory=list)
     leaders: list[Acks] = field(default_factory=list)
+    """The acks that are due when the append returns."""
     commits: list[Acks] = field(default_factory=list)
+    """The acks that are due when the records are committed."""
     refused: list[MessageRefused] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     places: list[StoredPlace] = field(default_factory=list)
@@ -76,16 +78,6 @@ class SequencedGroup:
         if len(self.runs) > 1:
             return Runs(tuple(self.runs))
         return self.runs[0] if self.runs else None
-
-    @property
-    def leader(self) -> Acks:
-        """The acks that are due when the append returns."""
-        return joined(self.leaders)
-
-    @property
-    def committed(self) -> Acks:
-        """The acks that are due when the records are committed."""
-        return joined(self.commits)
 
     def add(self, run: Run, messages: int, end: Offset) -> None:
         """Add the records up to ``end``."""
@@ -119,11 +111,6 @@ class Sequencer:
         self._batch_ends = history.batch_ends
         history.end = log_end_offset
 
-    @property
-    def log_end_offset(self) -> Offset:
-        """Offset of the next record, appends in flight included."""
-        return self._history.end
-
     def sequence(self, messages: MessageBlock, now: TimestampUs) -> SequencedGroup:
         """Decide about all ``messages``; what is returned is to be appended in the order of the calls."""
         history = self._history
@@ -133,27 +120,28 @@ class Sequencer:
         history.expire(history.last_timestamp)
         group = SequencedGroup(history.end, history.end, step)
         start = 0
-        for place in messages.cookies():
+        for place in messages.cookies:
             if may_be_batch(messages.payloads[place]):
                 self._sequence_run(messages.part(start, place), group)
                 self._sequence_batch(messages.part(place, place + 1), group)
                 start = place + 1
-        self._sequence_run(messages.part(start, len(messages)) if start else messages, group)
+        self._sequence_run(messages.part(start, messages.count) if start else messages, group)
         history.end_step(group.end)
         return group
 
     def _sequence_run(self, messages: MessageBlock, group: SequencedGroup) -> None:
         """Sequence messages each of which is a record."""
-        fields = RecordFields()
+        fields: RecordFields | None = None  # every record is plain
         policies: dict[int, AckPolicy] = {}
-        ids = self._validator.only_identified(messages)
+        ids = self._validator.only_identified(messages) if messages.has_headers else None
         if ids is not None and self._dedupe.are_new(names := names_of(ids)):
             self._dedupe.remember_new(names, group.end, self._history.last_timestamp)
             self._history.last_id(ids[-1], Offset(group.end + len(ids) - 1))
-            fields.message_ids = ids
+            fields = RecordFields(message_ids=ids)
         elif places := self._validator.places_to_inspect(messages):
+            fields = RecordFields()
             messages = self._judge_places(messages, places, group, fields, policies)
-        if len(messages):
+        if messages.count:
             self._store(messages, group, fields, policies)
 
     def _sequence_batch(self, messages: MessageBlock, group: SequencedGroup) -> None:
@@ -222,7 +210,7 @@ class Sequencer:
             fields.add(row, message.headers, message.asked)
         if not dropped:
             return messages
-        return messages.select([place not in dropped for place in range(len(messages))])
+        return messages.select([place not in dropped for place in range(messages.count)])
 
     def _unpack(self, message: InspectedMessage, messages: MessageBlock, place: int) -> JetstreamError | None:
         """Put what is stored, and whom an envelope says to answer, in its place; return why that fails."""
@@ -362,26 +350,26 @@ class Sequencer:
         self,
         messages: MessageBlock,
         group: SequencedGroup,
-        fields: RecordFields,
+        fields: RecordFields | None,
         policies: dict[int, AckPolicy],
     ) -> None:
         """Make records of all ``messages`` and note whom to ack."""
-        base, end = group.end, Offset(group.end + len(messages))
-        run = build_records(base, self._history.last_timestamp, messages.subjects, messages.payloads, fields)
-        group.add(run, len(messages), end)
-        offsets = range(base, end)
-        default = self._validator.policy
-        if any(policy is not default for policy in policies.values()):
-            each = [policies.get(row, default) for row in range(len(messages))]
-            leader = acks_of(offsets, messages.replies, [policy is AckPolicy.LEADER for policy in each])
-            committed = acks_of(offsets, messages.replies, [policy is AckPolicy.ALL for policy in each])
-        else:
-            acks = NO_ACKS if default is AckPolicy.NONE else acks_of(offsets, messages.replies)
-            leader, committed = (acks, NO_ACKS) if default is AckPolicy.LEADER else (NO_ACKS, acks)
-        if any(isinstance(messages.replies[row], EchoingReply) for row in policies):
-            leader, committed = replace(leader, echoing=True), replace(committed, echoing=True)
-        group.leaders.append(leader)
-        group.commits.append(committed)
+        base, end = group.end, Offset(group.end + messages.count)
+        columns = base, self._history.last_timestamp, messages.subjects, messages.payloads
+        run = PlainRecords(*columns) if fields is None else build_records(*columns, fields)
+        group.add(run, messages.count, end)
+        default, replies = self._validator.policy, messages.replies
+        differ = echoing = False
+        for row, policy in policies.items():
+            differ = differ or policy is not default
+            echoing = echoing or isinstance(replies[row], EchoingReply)
+        for policy, due in ((AckPolicy.LEADER, group.leaders), (AckPolicy.ALL, group.commits)):
+            if not differ and policy is not default:
+                continue
+            mask = [policies.get(row, default) is policy for row in range(messages.count)] if differ else None
+            acks = acks_of(range(base, end), replies, mask, echoing=echoing)
+            if acks is not None:
+                due.append(acks)
 
     def _store_batch(
         self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: SequencedGroup

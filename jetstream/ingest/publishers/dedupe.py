@@ -147,7 +147,8 @@ class DedupeWindow:
     @property
     def is_full(self) -> bool:
         """Whether too many records are not committed for their names to be kept."""
-        names = self._newest_first[0].end
+        newest = self._newest_first[0]
+        names = newest.first + len(newest.offsets)
         if names - self._first < UNCOMMITTED_NAMES_MAX:
             return False
         return names - self._number_from(self.fates.uncommitted) >= UNCOMMITTED_NAMES_MAX
@@ -278,13 +279,11 @@ class DedupeWindow:
         if self.fates.late:
             self.fates.let_go(now)
         generations = self._newest_first
-        first = generations[0].end - self._names_max
+        names = generations[0].first + len(generations[0].offsets)
+        first = names - self._names_max
         if first > self._first:
             first = min(
-                first,
-                max(
-                    self._number_from(self.fates.uncommitted), generations[0].end - 2 * UNCOMMITTED_NAMES_MAX
-                ),
+                first, max(self._number_from(self.fates.uncommitted), names - 2 * UNCOMMITTED_NAMES_MAX)
             )
         if first > self._first:
             self._first = first

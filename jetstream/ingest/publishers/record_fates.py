@@ -85,7 +85,10 @@ class RecordFates:
                     self._committed_late(first, now, late_us)
                 following = self._timestamp_from(high_watermark)
                 self._uncommitted_since = oldest if following is None else following
-        self.let_go(now)
+        if self.late:
+            self.let_go(now)
+        else:
+            self.held = high_watermark
 
     def _committed_late(self, first: Offset, now: TimestampUs, late_us: int) -> None:
         late, began = self.late, now

@@ -186,9 +186,9 @@ class Routes:
 
         def receive(messages: MessageBlock) -> None:
             passing = subjects.passing(messages)
-            if strangers := len(messages) - len(passing):
+            if strangers := messages.count - passing.count:
                 self._dropped(DropKind.SUBJECT, strangers)
-            if len(passing):
+            if passing.count:
                 route.deliver(passing)
 
         return receive

@@ -57,7 +57,7 @@ class PublishPath:
     @property
     def waiting(self) -> int:
         """Messages in the mailbox."""
-        return len(self._mailbox)
+        return self._mailbox.waiting
 
     @property
     def pending_acks(self) -> int:
@@ -105,7 +105,7 @@ class PublishPath:
 
     def wants_group(self, others_in_flight: int) -> bool:
         """Return whether the messages in the mailbox are due."""
-        return self._ingest.wants_group(len(self._mailbox), others_in_flight, self._mailbox.size_bytes)
+        return self._ingest.wants_group(self._mailbox.waiting, others_in_flight, self._mailbox.size_bytes)
 
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Drain the mailbox into one append; None if what waited needs none."""
