@@ -75,32 +75,20 @@ class BatchFlags(IntFlag):
     """All bytes of the log before this batch had been synced when it was written."""
 
 
+_NO_FLAGS: Final = BatchFlags(0)
+
+
 @value(frozen=True, slots=True)
 class BatchHeader:
-    """The header entry of a batch; its range is ``[base, next)``."""
+    """The header entry of a batch; its range is ``[base, next)``. Unsealed, flags and CRC are 0."""
 
-    version: int
-    flags: BatchFlags
     base: Offset
     next: Offset
     leader_epoch: LeaderEpoch
     max_timestamp: TimestampUs
-    crc: int
-
-
-def unsealed_header(
-    base: Offset, end: Offset, leader_epoch: LeaderEpoch, max_timestamp: TimestampUs
-) -> BatchHeader:
-    """Return the header of a batch of ``[base, end)`` whose flags and CRC are still 0."""
-    return BatchHeader(
-        version=FORMAT_VERSION,
-        flags=BatchFlags(0),
-        base=base,
-        next=end,
-        leader_epoch=leader_epoch,
-        max_timestamp=max_timestamp,
-        crc=0,
-    )
+    version: int = FORMAT_VERSION
+    flags: BatchFlags = _NO_FLAGS
+    crc: int = 0
 
 
 _FLAGS: Final = tuple(map(BatchFlags, range(4)))
@@ -117,6 +105,8 @@ class UnsealedBatch:
     """An encoded batch whose flags and CRC are still "0".
 
     Attributes:
+        frame: the encapsulated message, finished once it is sealed; not to be changed.
+        size: its bytes, sealed or not; a multiple of 8.
         last_txid: the largest transaction id of its records, None if none has one.
 
     Invariants:
@@ -125,13 +115,14 @@ class UnsealedBatch:
             Held by test_sealing_again_with_other_flags_gives_a_valid_frame_of_the_same_size.
     """
 
-    __slots__ = ("_digits", "_frame", "base", "last_txid", "leader_epoch", "max_timestamp", "next")
+    __slots__ = ("_digits", "base", "frame", "last_txid", "leader_epoch", "max_timestamp", "next", "size")
 
     def __init__(
         self, frame: memoryview, digits: int, header: BatchHeader, last_txid: int | None = None
     ) -> None:
         assert header.base < header.next, f"U1: [{header.base}, {header.next})"
-        self._frame = frame
+        self.frame = frame
+        self.size = len(frame)
         self._digits = digits
         self.base = header.base
         self.next = header.next
@@ -139,23 +130,13 @@ class UnsealedBatch:
         self.max_timestamp = header.max_timestamp
         self.last_txid = last_txid
 
-    @property
-    def size(self) -> int:
-        """Bytes of the encapsulated message, sealed or not; a multiple of 8."""
-        return len(self._frame)
-
-    @property
-    def frame(self) -> memoryview:
-        """The encapsulated message, finished once it is sealed; not to be changed."""
-        return self._frame
-
     def seal(self, flags: BatchFlags) -> memoryview:
         """Patch ``flags`` and the CRC in place and return the finished message; sealing again is allowed."""
-        digits = self._digits
-        self._frame[digits + _FLAGS_AT : digits + _FLAGS_AT + 4] = b"%04x" % flags
-        self._frame[digits + CRC_AT : digits + ENTRY_DIGITS] = ZEROS
-        self._frame[digits + CRC_AT : digits + ENTRY_DIGITS] = b"%08x" % crc32c(self._frame)
-        return self._frame
+        frame, digits = self.frame, self._digits
+        frame[digits + _FLAGS_AT : digits + _FLAGS_AT + 4] = b"%04x" % flags
+        frame[digits + CRC_AT : digits + ENTRY_DIGITS] = ZEROS
+        frame[digits + CRC_AT : digits + ENTRY_DIGITS] = b"%08x" % crc32c(frame)
+        return frame
 
 
 def encode(
@@ -173,7 +154,7 @@ def encode(
     assert records.schema.equals(SCHEMA), f"not the log's schema: {records.schema}"
     last = records.num_rows - 1
     end, timestamp = Offset(base + records.num_rows), TimestampUs(records.column(1)[last].value)
-    header = unsealed_header(base, end, leader_epoch, timestamp)
+    header = BatchHeader(base, end, leader_epoch, timestamp)
     assert records.column(0)[last].as_py() == header.next - 1, "offsets are dense from base"
     return _encoded(records, header, compression)
 
@@ -188,7 +169,7 @@ def encode_selected(
         "they are of the range"
     )
     timestamp = TimestampUs(records.column(1)[last].value)
-    header = unsealed_header(base, end, leader_epoch, timestamp)
+    header = BatchHeader(base, end, leader_epoch, timestamp)
     return _encoded(records, header, Compression.NONE).seal(BatchFlags(0))
 
 

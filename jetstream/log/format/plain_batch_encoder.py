@@ -31,11 +31,11 @@ from envelope.types import Buffer, Compression, LeaderEpoch, Offset, TimestampUs
 from envelope.values import value
 from jetstream.log.format.batch import (
     BatchFlags,
+    BatchHeader,
     UnsealedBatch,
     digits_of,
     encode,
     encode_group,
-    unsealed_header,
 )
 from jetstream.log.format.message import ENTRY_DIGITS, RecordBatchFields, find_frame, record_batch_fields
 from jetstream.log.format.schema import SCHEMA
@@ -135,8 +135,8 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     assert count == len(records.payloads) > 0, "a batch has records, with as many values as subjects"
     subject_bytes, subject_ends = _ends(records.subjects)
     value_bytes, value_ends = _ends(records.payloads)
-    layout = _lay_out(count, subject_bytes, value_bytes)
-    header = unsealed_header(records.base, Offset(records.base + count), leader_epoch, records.timestamp)
+    nodes, buffers, null_bytes, body_length = _lay_out(count, subject_bytes, value_bytes)
+    header = BatchHeader(records.base, Offset(records.base + count), leader_epoch, records.timestamp)
     frame = bytearray().join(
         (
             TEMPLATE.metadata,
@@ -145,7 +145,7 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
             subject_ends,
             bytes(-4 * (count + 1) % 8),
             *records.subjects,
-            bytes(-subject_bytes % 8 + layout.null_bytes),
+            bytes(-subject_bytes % 8 + null_bytes),
             value_ends,
             bytes(-4 * (count + 1) % 8),
             *records.payloads,
@@ -153,12 +153,12 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
         )
     )
     fields = TEMPLATE.fields
-    _I64.pack_into(frame, fields.body_length, layout.body_length)
+    _I64.pack_into(frame, fields.body_length, body_length)
     _I64.pack_into(frame, fields.row_count, count)
-    _NODES.pack_into(frame, fields.nodes, *layout.nodes)
-    _BUFFERS.pack_into(frame, fields.buffers, *layout.buffers)
+    _NODES.pack_into(frame, fields.nodes, *nodes)
+    _BUFFERS.pack_into(frame, fields.buffers, *buffers)
     frame[TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
-    assert len(frame) == len(TEMPLATE.metadata) + layout.body_length, "what was joined is what was laid out"
+    assert len(frame) == len(TEMPLATE.metadata) + body_length, "what was joined is what was laid out"
     return UnsealedBatch(memoryview(frame), TEMPLATE.digits, header)
 
 
@@ -198,26 +198,18 @@ def _ends(parts: Sequence[bytes]) -> tuple[int, memoryview]:
     return int(ends[-1]), ends.data
 
 
-class _Layout(NamedTuple):
-    """The numbers of one body."""
-
-    nodes: tuple[int, ...]
-    buffers: list[int]
-    null_bytes: int
-    """Bytes of the key, headers and txid columns, all zero."""
-    body_length: int
-
-
-def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> _Layout:
+def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> tuple[tuple[int, ...], list[int], int, int]:
+    """Return the numbers of one body: nodes, buffers, the zeros of key, headers and txid, and its length."""
     validity, ends, wide = (count + 7) // 8, 4 * (count + 1), 8 * count
-    null_lengths = (validity, ends, 0, validity, ends, 0, 0, _NO_ENDS, 0, 0, _NO_ENDS, 0, validity, wide)
-    lengths = (0, wide, 0, wide, 0, ends, subject_bytes, *null_lengths, 0, ends, value_bytes)
+    before_nulls, values = (0, wide, 0, wide, 0, ends, subject_bytes), (0, ends, value_bytes)
+    nulls = (validity, ends, 0, validity, ends, 0, 0, _NO_ENDS, 0, 0, _NO_ENDS, 0, validity, wide)
     buffers: list[int] = []
     position = 0
-    for length in lengths:
+    for length in (*before_nulls, *nulls, *values):
         buffers += (position, length)
         position += length + -length % 8
-    return _Layout(_nodes(count), buffers, sum(length + -length % 8 for length in null_lengths), position)
+    null_bytes = buffers[-2 * len(values)] - buffers[2 * len(before_nulls)]
+    return _nodes(count), buffers, null_bytes, position
 
 
 def _nodes(count: int) -> tuple[int, ...]:
@@ -247,7 +239,7 @@ def _template() -> Template:
     message = bytes(encode(plain.to_records(), Offset(0), LeaderEpoch(0)).seal(BatchFlags(0)))
     frame = find_frame(message)
     assert frame is not None, "a whole message"
-    body_length = _lay_out(1, 0, 0).body_length
+    *_, body_length = _lay_out(1, 0, 0)
     return Template(message[: len(message) - body_length], record_batch_fields(message), frame.digits)
 
 

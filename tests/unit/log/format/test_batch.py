@@ -261,4 +261,4 @@ def test_an_unsealed_batch_tells_its_range_before_it_is_sealed() -> None:
     batch: UnsealedBatch = encode(values_batch([b"a", b"b"], 9), Offset(9), EPOCH)
     assert (batch.base, batch.next, batch.leader_epoch, batch.max_timestamp) == (9, 11, EPOCH, NOW)
     with pytest.raises(CorruptDataError):
-        verify(bytes(batch._frame))
+        verify(bytes(batch.frame))
