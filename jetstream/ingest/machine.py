@@ -206,13 +206,14 @@ class StreamIngest:
         return self._pending.count
 
     def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
-        """Return whether ``waiting`` messages should be received now, or should gather (ADR 0002).
+        """Return whether ``waiting`` messages, one at least, should be received now, or gather (ADR 0002).
 
         Every event, `reconfigure`, `suspend` and `hurry` may change the answer. ``others_in_flight`` appends
         of other streams keep the disk busy, and no second one of this is needed.
         """
+        assert waiting, "M1: a group has messages"
         in_flight = len(self._in_flight) + self._doomed
-        if in_flight >= APPENDS_IN_FLIGHT_MAX or waiting == 0:
+        if in_flight >= APPENDS_IN_FLIGHT_MAX:
             return False
         is_full = waiting >= FULL_GROUP_MESSAGES or waiting_bytes >= FULL_GROUP_BYTES
         if in_flight:

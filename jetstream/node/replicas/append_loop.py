@@ -61,17 +61,14 @@ class AppendLoop:
         self._group_commit = services.group_commit
         self._is_due = False
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def offered(self) -> None:
-        """Handle that the source has got something to append."""
-        self._idle.clear()
-        self.begin_if_wanted()
+        self._is_given_up = False
+        self._drained: asyncio.Event | None = None  # while somebody waits for it
 
     def begin_if_wanted(self) -> None:
         """Schedule a group if the source wants one and none is scheduled."""
-        if not self._is_due and not self.has_ended and self._wants_group():
+        if self._is_due or self.has_ended:
+            return
+        if self._source.wants_group(self._group_commit.in_flight - self._in_flight):
             self._is_due = True
             self._group_commit.due(self)
 
@@ -79,20 +76,25 @@ class AppendLoop:
         """Return when the source is empty and no group is in flight; nothing more is to be offered."""
         self._source.hurry()
         self.begin_if_wanted()
-        await self._idle.wait()
+        self._drained = drained = self._drained or asyncio.Event()
+        self._notify_if_drained()
+        await drained.wait()
 
     def stop(self) -> None:
         """Append nothing more and drop all outcomes; `drained` waits for what is in flight."""
         self._end()
-        if not self._in_flight:
-            self._idle.set()
+        self._notify_if_drained()
 
     # --- groups (Appender) -----------------------------------------------------------------------
 
     def next_group(self) -> GroupAppend | None:
         """Return the next group; None if what waited needs no append, or is to gather."""
         self._is_due = False
-        while not self.has_ended and not self._is_due and self._wants_group():
+        while (
+            not self.has_ended
+            and not self._is_due
+            and self._source.wants_group(self._group_commit.in_flight - self._in_flight)
+        ):
             now = self._clock.wall()
             append = self._source.begin_group(now)
             if append is not None:
@@ -106,7 +108,7 @@ class AppendLoop:
                 if self._driver.is_replicated:
                     group.written = partial(self._driver.written, batches)
                 return group
-        self._rest_if_done()
+        self._notify_if_drained()
         return None
 
     def appended(self, append: GroupAppend) -> bool:
@@ -115,36 +117,37 @@ class AppendLoop:
         if self.has_ended:
             self.stop()
             return False
-        now, error, name = self._clock.wall(), append.error, self._context.name
+        now, error = self._clock.wall(), append.error
         if error is None:
             self._context.upkeep.appended()
             self._source.end_group(Appended(append.end), now)
             self._driver.appended(append.end)
         elif isinstance(error, DiskFull | StreamOffline):
-            _log.warning("append refused stream=%s error=%s", name, error)
+            _log.warning("append refused stream=%s error=%s", self._context.name, error)
             self._source.end_group(AppendRefused(error), now)
         else:
-            _log.error("stream offline stream=%s error=%r runbook=RB-01", name, error)
+            _log.error("stream offline stream=%s error=%r runbook=RB-01", self._context.name, error)
             self._source.end_group(AppendUnknown(error), now)
         if self._is_due or self.has_ended:
             return False
-        self._is_due = self._wants_group()
-        self._rest_if_done()
+        self._is_due = self._source.wants_group(self._group_commit.in_flight - self._in_flight)
+        if self._drained is not None:
+            self._notify_if_drained()
         return self._is_due
 
     def give_up(self) -> None:
         """Append nothing more: what of the appends in flight is stored is unknown."""
+        self._is_given_up = True
         self._end()
-        self._idle.set()
+        self._notify_if_drained()
 
     def _end(self) -> None:
         if not self.has_ended:
             self.has_ended = True
             self.ended()
 
-    def _wants_group(self) -> bool:
-        return self._source.wants_group(self._group_commit.in_flight - self._in_flight)
-
-    def _rest_if_done(self) -> None:
-        if not self._source.waiting and not self._in_flight:
-            self._idle.set()
+    def _notify_if_drained(self) -> None:
+        waiting = 0 if self.has_ended else self._source.waiting
+        if self._drained is not None and (self._is_given_up or not (self._in_flight or waiting)):
+            self._drained.set()
+            self._drained = None

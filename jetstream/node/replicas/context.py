@@ -166,16 +166,13 @@ class ReplicaContext:
     watchers: HighWatermarkWatchers = field(default_factory=HighWatermarkWatchers)
     last_unclean: UncleanElection | None = None
     """As the catalogue said when this node began to lead or to follow."""
+    name: StreamName = field(init=False)
+    """The stream's."""
+    log: Log = field(init=False)
+    """The node's disk thread writes to it."""
 
-    @property
-    def name(self) -> StreamName:
-        """The stream's name."""
-        return StreamName(self.config.name)
-
-    @property
-    def log(self) -> Log:
-        """The log; the node's disk thread writes to it."""
-        return self.opened.log
+    def __post_init__(self) -> None:
+        self.name, self.log = StreamName(self.config.name), self.opened.log
 
     def settle(self) -> None:
         """Forget what is not in the log, which was cut or led; on the disk thread.

@@ -47,7 +47,7 @@ class InternalAppendPath:
         if self.appends.has_ended:
             return
         self._writes.offer(InternalWrite(number, records))
-        self.appends.offered()
+        self.appends.begin_if_wanted()
 
     def reconfigure(self) -> None:
         """Do nothing: no setting changes how the node itself writes."""

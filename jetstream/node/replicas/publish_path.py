@@ -69,7 +69,7 @@ class PublishPath:
         if self.appends.has_ended:
             return
         refused = self._mailbox.offer(messages)
-        self.appends.offered()
+        self.appends.begin_if_wanted()
         if refused is not None:
             now = self._clock.wall()
             silent = sum(1 for reply in refused.replies if not reply)
@@ -94,7 +94,8 @@ class PublishPath:
     def committed(self, high_watermark: Offset) -> None:
         """See `Publishers.committed`."""
         self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), self._clock.wall()))
-        self.appends.begin_if_wanted()
+        if self._mailbox.waiting:
+            self.appends.begin_if_wanted()
 
     def suspend(self, reason: JetstreamError | None) -> None:
         """See `Publishers.suspend`."""
@@ -105,7 +106,8 @@ class PublishPath:
 
     def wants_group(self, others_in_flight: int) -> bool:
         """Return whether the messages in the mailbox are due."""
-        return self._ingest.wants_group(self._mailbox.waiting, others_in_flight, self._mailbox.size_bytes)
+        waiting = self._mailbox.waiting
+        return waiting > 0 and self._ingest.wants_group(waiting, others_in_flight, self._mailbox.size_bytes)
 
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Drain the mailbox into one append; None if what waited needs none."""
@@ -131,7 +133,11 @@ class PublishPath:
         for action in actions:
             match action:
                 case Publish(data, count):
-                    self._publish(data, count)
+                    lost = partial(self._context.counts.update, acks_dropped=count)
+                    if self._driver.holds_leadership:
+                        self._send_acks(data, lost)
+                    else:  # another node may lead this stream by now
+                        lost()
                 case Count(kind, number):
                     self._context.counts[kind] += number
                 case AppendRecords():
@@ -140,11 +146,3 @@ class PublishPath:
                 case _:
                     assert_never(action)
         return append
-
-    def _publish(self, data: bytes, count: int) -> None:
-        """Send answers, unless another node may lead this stream by now."""
-        lost = partial(self._context.counts.update, acks_dropped=count)
-        if self._driver.holds_leadership:
-            self._send_acks(data, lost)
-        else:
-            lost()
