@@ -85,23 +85,19 @@ class AckWriter:
 
         None of them may be an `EchoingReply`.
         """
-        end = base + len(replies)
-        commands: list[bytes] = []
-        while base < end:
+        begin, end = base, base + len(replies)
+        commands = b""
+        while begin < end:
             # Within a run offset and seq have as many digits in every ack, which makes the acks equally long.
-            run_end = min(end, max(base + 1, 10 ** len(str(base)) - 1))
-            commands.append(self._run(replies[len(replies) - (end - base) :][: run_end - base], base))
-            base = Offset(run_end)
-        return b"".join(commands)
-
-    def _run(self, replies: Sequence[bytes], base: int) -> bytes:
-        count = len(replies)
-        size = len(self._ack % (base + 1, base))
-        values: list[bytes | int] = [0] * (3 * count)
-        values[0::3] = replies
-        values[1::3] = range(base + 1, base + count + 1)
-        values[2::3] = range(base, base + count)
-        return (b"PUB %%b %d\r\n%b\r\n" % (size, self._ack)) * count % tuple(values)
+            run_end = min(end, max(begin + 1, 10 ** len(str(begin)) - 1))
+            count, size = run_end - begin, len(self._ack % (begin + 1, begin))
+            values: list[bytes | int] = [0] * (3 * count)
+            values[0::3] = replies[begin - base : run_end - base]
+            values[1::3] = range(begin + 1, run_end + 1)
+            values[2::3] = range(begin, run_end)
+            commands += (b"PUB %%b %d\r\n%b\r\n" % (size, self._ack)) * count % tuple(values)
+            begin = Offset(run_end)
+        return commands
 
     def ack(self, reply: bytes, offset: Offset) -> bytes:
         """Return the command that acks one record."""

@@ -89,7 +89,7 @@ class RunMatcher:
         return columns
 
     def _take_one_size(self, data: bytes, size: bytes) -> MessageColumns | None:
-        rows = self._pattern(size).findall(data)
+        rows = (self._patterns.get(size) or self._compiled(size)).findall(data)
         rest: bytes = rows[-1][-1]
         if rest:
             rows.pop()
@@ -112,11 +112,9 @@ class RunMatcher:
             return None
         return MessageColumns(sids, subjects, replies, payloads, len(data) - len(rest))
 
-    def _pattern(self, size: bytes) -> re.Pattern[bytes]:
-        pattern = self._patterns.get(size)
-        if pattern is None:
-            if len(self._patterns) >= PATTERNS_MAX:
-                self._patterns.clear()
-            pattern = re.compile(_LINE + rb"%b\r\n(.{%d})\r\n|(.+)" % (size, int(size)), re.DOTALL)
-            self._patterns[size] = pattern
+    def _compiled(self, size: bytes) -> re.Pattern[bytes]:
+        if len(self._patterns) >= PATTERNS_MAX:
+            self._patterns.clear()
+        pattern = re.compile(_LINE + rb"%b\r\n(.{%d})\r\n|(.+)" % (size, int(size)), re.DOTALL)
+        self._patterns[size] = pattern
         return pattern

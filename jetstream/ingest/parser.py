@@ -168,7 +168,8 @@ class MessageParser:
                 run.extend(columns)
                 position = columns.end
         try:
-            position = self._take_by_grammar(data, position, run)
+            if position < len(data):
+                position = self._take_by_grammar(data, position, run)
         except NatsProtocolError as error:
             self._failure = error.description
             error.items = run.close()
@@ -193,7 +194,7 @@ class MessageParser:
         """Take everything that is complete from ``position`` on; return where the rest begins."""
         message_line, length, bytes_max = _MESSAGE_LINE.match, len(data), self._message_bytes_max
         reply_bytes_max = self._reply_bytes_max
-        last_sid, columns = b"", _Columns()
+        last_sid, columns = b"", None
         while position < length:
             line = message_line(data, position)
             if line is not None:
@@ -207,7 +208,7 @@ class MessageParser:
                         break
                     if data[end] != _CR or data[end + 1] != _LF:
                         raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
-                    if sid != last_sid:
+                    if columns is None or sid != last_sid:
                         last_sid, columns = sid, run.columns(sid)
                     columns.subjects.append(subject)
                     columns.replies.append(reply or b"")
@@ -218,7 +219,7 @@ class MessageParser:
             end = self._take_odd(data, position, run)
             if end == position:
                 break
-            position, last_sid = end, b""
+            position, columns = end, None
         return position
 
     def _take_odd(self, data: bytes, position: int, run: "_Run") -> int:

@@ -24,7 +24,6 @@ from jetstream.ingest.messages import MessageBlock, Unread
 from jetstream.node.nats.errors import is_kept_out
 from jetstream.node.nats.parser_seam import (
     BatchingParser,
-    Lost,
     RawPublisher,
     Subscriber,
     answered,
@@ -72,7 +71,12 @@ Respond = Callable[[ServiceRequest], None]
 
 
 class NatsLink:
-    """A connection to NATS that comes back by itself."""
+    """A connection to NATS that comes back by itself.
+
+    Attributes:
+        publish_raw: `RawPublisher.write`, on the present connection.
+        flush_raw: `RawPublisher.flush`.
+    """
 
     def __init__(self, config: NatsConfig, watch: LinkWatch, crash: Crash) -> None:
         self.watch = watch
@@ -81,6 +85,8 @@ class NatsLink:
         self._crash = crash
         self._client = Client()
         self._publisher = RawPublisher(self._client)
+        self.publish_raw = self._publisher.write
+        self.flush_raw = self._publisher.flush
         self._routes = Routes(watch.role, watch.dropped, config.max_control_line)
         self._requests = Requests(
             self.subscribe, lambda *message: cancellable(publish(self._client, *message))
@@ -148,7 +154,7 @@ class NatsLink:
         self._closed.clear()
         self._settled = False
         self._client = client
-        self._publisher = RawPublisher(client)
+        self._publisher.client = client
         await cancellable(
             client.connect(
                 **connection_options(self._config),
@@ -240,14 +246,6 @@ class NatsLink:
     async def confirm(self) -> None:
         """Return when the server has handled everything sent so far (PING/PONG)."""
         await answered(self._client, _FLUSH_SECONDS)
-
-    def publish_raw(self, commands: bytes, lost: Lost) -> None:
-        """Write ready-made PUB commands; call ``lost``, now or later in this turn, if they cannot be."""
-        self._publisher.write(commands, lost)
-
-    def flush_raw(self) -> None:
-        """Write what `publish_raw` was given now, not at the end of the loop's turn."""
-        self._publisher.flush()
 
     async def request(self, subject: str, payload: bytes, timeout_seconds: float) -> bytes:
         """Return the answer to a request of our own, see `Requests.ask`."""

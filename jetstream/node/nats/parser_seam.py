@@ -323,20 +323,20 @@ def _ping(client: Client, commands: bytes = b"") -> "asyncio.Future[bool]":
     Raises:
         nats.errors.Error: there is no connection.
     """
-    writer = _writer(client)
-    if writer is None:
+    transport = _written(client)
+    if transport is None:
         raise nats.errors.ConnectionClosedError
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    writer.write(b"".join((*client._pending, commands, PING_PROTO)))
+    transport.write(b"".join((*client._pending, commands, PING_PROTO)))
     client._pending, client._pending_data_size = [], 0
     client._pongs.append(answer)
     return answer
 
 
-def _writer(client: Client) -> asyncio.StreamWriter | None:
+def _written(client: Client) -> asyncio.WriteTransport | None:
     """Return where to write, None if the connection is down."""
-    writer: asyncio.StreamWriter | None = getattr(client._transport, "_io_writer", None)
-    return None if not client.is_connected or writer is None or writer.transport.is_closing() else writer
+    transport: asyncio.WriteTransport | None = getattr(client._transport, "written", None)
+    return None if transport is None or not client.is_connected or transport.is_closing() else transport
 
 
 async def answered(client: Client, seconds: float) -> None:
@@ -413,39 +413,28 @@ class RawPublisher:
     """
 
     def __init__(self, client: Client) -> None:
-        """Publish on ``client``'s current connection."""
-        self._client = client
+        self.client = client
+        """The present connection's."""
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[bytes, Lost]] = []
 
     def write(self, commands: bytes, lost: Lost) -> None:
-        """Hand whole PUB commands to the connection; call ``lost`` if it is down or its buffer is full.
+        """Write whole PUB commands; call ``lost`` if the connection is down by then or its buffer is full.
 
         Commands that are not written are lost, as NATS allows: a publisher without an answer retries.
-        ``lost`` may be called only at the end of the loop's turn.
         """
-        if self._writer() is None:
-            lost()
-            return
         if not self._waiting:
             self._loop.call_soon(self.flush)
         self._waiting.append((commands, lost))
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write what waits now, not at the end of the loop's turn."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        writer = self._writer()
-        if writer is not None:
-            writer.write(b"".join([commands for commands, _ in waiting]))
+        transport = _written(self.client)
+        if transport is not None and transport.get_write_buffer_size() <= _WRITE_BUFFER_BYTES_MAX:
+            transport.write(b"".join([commands for commands, _ in waiting]))
             return
         for _, lost in waiting:
             lost()
-
-    def _writer(self) -> asyncio.StreamWriter | None:
-        """Return where to write, None if the connection is down or its buffer is full."""
-        writer = _writer(self._client)
-        if writer is None:
-            return None
-        return writer if writer.transport.get_write_buffer_size() <= _WRITE_BUFFER_BYTES_MAX else None
