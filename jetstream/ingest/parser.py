@@ -194,7 +194,9 @@ class MessageParser:
         """Take everything that is complete from ``position`` on; return where the rest begins."""
         message_line, length, bytes_max = _MESSAGE_LINE.match, len(data), self._message_bytes_max
         reply_bytes_max = self._reply_bytes_max
-        last_sid, columns = b"", None
+        last_sid: bytes | None = None
+        columns: _Columns = ([], [], [], [])  # of no subscription yet
+        subjects, replies, payloads, headers = columns
         while position < length:
             line = message_line(data, position)
             if line is not None:
@@ -208,18 +210,19 @@ class MessageParser:
                         break
                     if data[end] != _CR or data[end + 1] != _LF:
                         raise NatsProtocolError("NATS message is not followed by CR LF", data[position:])
-                    if columns is None or sid != last_sid:
-                        last_sid, columns = sid, run.columns(sid)
-                    columns.subjects.append(subject)
-                    columns.replies.append(reply or b"")
-                    columns.headers.append(data[start:middle] or None)
-                    columns.payloads.append(data[middle:end])
+                    if sid != last_sid:
+                        last_sid = sid
+                        subjects, replies, payloads, headers = run.columns(sid)
+                    subjects.append(subject)
+                    replies.append(reply or b"")
+                    payloads.append(data[middle:end])
+                    headers.append(data[start:middle] or None)
                     position = end + 2
                     continue
             end = self._take_odd(data, position, run)
             if end == position:
                 break
-            position, columns = end, None
+            position, last_sid = end, None
         return position
 
     def _take_odd(self, data: bytes, position: int, run: "_Run") -> int:
@@ -247,11 +250,11 @@ class MessageParser:
             # that is left for the size.
             self.unanswerable += 1
             reply = None
-        columns = run.columns(sid)
-        columns.subjects.append(subject)
-        columns.replies.append(reply or b"")
-        columns.headers.append(header if isinstance(header, Unread) else header or None)
-        columns.payloads.append(payload)
+        subjects, replies, payloads, headers = run.columns(sid)
+        subjects.append(subject)
+        replies.append(reply or b"")
+        payloads.append(payload)
+        headers.append(header if isinstance(header, Unread) else header or None)
         return taken
 
     def _take_control(self, data: bytes, position: int, run: "_Run") -> int:
@@ -277,16 +280,8 @@ def _is_json_object(document: bytes) -> bool:
         return False
 
 
-class _Columns:
-    """The growing lists of one subscription's block."""
-
-    __slots__ = ("headers", "payloads", "replies", "subjects")
-
-    def __init__(self) -> None:
-        self.subjects: list[bytes] = []
-        self.replies: list[bytes] = []
-        self.payloads: list[bytes] = []
-        self.headers: list[bytes | None] = []
+_Columns = tuple[list[bytes], list[bytes], list[bytes], list[bytes | None]]
+"""The growing lists of one subscription's block: subjects, replies, payloads, headers."""
 
 
 class _Run:
@@ -303,27 +298,27 @@ class _Run:
         """Return the open block of the subscription."""
         columns = self._by_digits.get(sid)
         if columns is None:
-            columns = self._by_digits[sid] = self._open.setdefault(int(sid), _Columns())
+            columns = self._by_digits[sid] = self._open.setdefault(int(sid), ([], [], [], []))
         return columns
 
     def extend(self, taken: MessageColumns) -> None:
         """Add many messages without headers."""
         sids = taken.sids
         if sids.count(sids[0]) == len(sids):
-            columns = self.columns(sids[0])
-            columns.subjects += taken.subjects
-            columns.replies += taken.replies
-            columns.payloads += taken.payloads
-            columns.headers += [None] * len(sids)
+            subjects, replies, payloads, headers = self.columns(sids[0])
+            subjects += taken.subjects
+            replies += taken.replies
+            payloads += taken.payloads
+            headers += [None] * len(sids)
             return
         for sid, subject, reply, payload in zip(
             sids, taken.subjects, taken.replies, taken.payloads, strict=True
         ):
-            columns = self.columns(sid)
-            columns.subjects.append(subject)
-            columns.replies.append(reply)
-            columns.payloads.append(payload)
-            columns.headers.append(None)
+            subjects, replies, payloads, headers = self.columns(sid)
+            subjects.append(subject)
+            replies.append(reply)
+            payloads.append(payload)
+            headers.append(None)
 
     def add(self, control: Control) -> None:
         """Close the open blocks and add a control operation after them."""
@@ -332,8 +327,7 @@ class _Run:
     def close(self) -> list[ParsedItem]:
         """Close the open blocks; return all items."""
         for sid, columns in self._open.items():
-            block = MessageBlock(columns.subjects, columns.replies, columns.payloads, columns.headers)
-            self._items.append(Block(sid, block))
+            self._items.append(Block(sid, MessageBlock(*columns)))
         self._open.clear()
         self._by_digits.clear()
         return self._items

@@ -416,7 +416,8 @@ class RawPublisher:
         self.client = client
         """The present connection's."""
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[bytes, Lost]] = []
+        self._waiting: list[bytes] = []
+        self._lost: list[Lost] = []
 
     def write(self, commands: bytes, lost: Lost) -> None:
         """Write whole PUB commands; call ``lost`` if the connection is down by then or its buffer is full.
@@ -425,16 +426,18 @@ class RawPublisher:
         """
         if not self._waiting:
             self._loop.call_soon(self.flush)
-        self._waiting.append((commands, lost))
+        self._waiting.append(commands)
+        self._lost.append(lost)
 
     def flush(self) -> None:
         """Write what waits now, not at the end of the loop's turn."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not self._waiting:
             return
+        waiting, self._waiting = self._waiting, []
+        losses, self._lost = self._lost, []
         transport = _written(self.client)
         if transport is not None and transport.get_write_buffer_size() <= _WRITE_BUFFER_BYTES_MAX:
-            transport.write(b"".join([commands for commands, _ in waiting]))
+            transport.write(b"".join(waiting))
             return
-        for _, lost in waiting:
+        for lost in losses:
             lost()

@@ -30,12 +30,12 @@ class HotBatches:
             self._batches.append(batch)
             self._bytes += batch.size
         while self._bytes > self._bytes_max and len(self._batches) > 1:
-            self._drop()
+            self._bytes -= self._batches.popleft().size
 
     def forget(self, end: Offset) -> None:
         """Drop what ends at or below ``end``."""
         while self._batches and self._batches[0].next <= end:
-            self._drop()
+            self._bytes -= self._batches.popleft().size
         self._found = None
 
     def find(self, base: Offset) -> tuple[Offset, Buffer] | None:
@@ -56,6 +56,3 @@ class HotBatches:
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         self._found = (base, end, data)  # the other followers are about to ask for the same
         return end, data
-
-    def _drop(self) -> None:
-        self._bytes -= self._batches.popleft().size
