@@ -116,7 +116,8 @@ class PublishPath:
 
     def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
         """Answer the messages of the oldest append, as far as their answers are known."""
-        self._perform(self._ingest.handle(outcome, now))
+        if actions := self._ingest.handle(outcome, now):
+            self._perform(actions)
 
     def hurry(self) -> None:
         """Let no message gather from now on."""
