@@ -1,11 +1,14 @@
 """What the disk thread tells of appends, and what it answers when an error of ours breaks it down."""
 
 import asyncio
+import os
+import signal
 import threading
+from functools import partial
 
 import pytest
 
-from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError
+from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError, StreamOffline
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.fetch.catch_up_scheduler import SHORT_TURN_BYTES, TURN_BYTES, CatchUpScheduler
 from jetstream.log.format.batch import BatchFlags, encode, verified_batches
@@ -21,6 +24,7 @@ from tests.support.disk_threads import (
     OursError,
     appended,
     broken,
+    ended,
     following,
     frames,
     running,
@@ -239,3 +243,57 @@ def test_a_follower_learns_message_ids_in_the_order_of_the_log() -> None:
             await until(lambda: learnt.dedupe.lookup(b"id3") == 3)
 
     asyncio.run(scenario())
+
+
+# --- how the thread is woken ------------------------------------------------------------------------------
+
+
+def test_no_job_waits_whatever_the_thread_is_at_when_it_comes() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        log = begun(disk)
+        async with running(disk) as thread, asyncio.timeout(60):
+            for turn in range(400):
+                calls = [thread.call(partial(int, number)) for number in range(turn % 4)]
+                for _ in range(turn % 3):
+                    await asyncio.sleep(0)  # the thread has begun, is done, or is about to wait again
+                append = GroupAppend(log, [batch_for(log, [b"value"])], NOW)
+                assert await ended(thread, append) == [None]
+                assert await asyncio.gather(*calls) == list(range(turn % 4))
+        assert log.log_end_offset == 400
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_that_is_stopped_leaves_no_descriptor_open_and_is_stopped_once() -> None:
+    async def scenario() -> None:
+        thread = DiskThread(SyncScheduler(MemoryDisk()), Crash())
+        await thread.stop()
+        other = os.eventfd(0, os.EFD_NONBLOCK)  # in the place of what was closed
+        await asyncio.gather(thread.stop(), thread.stop())
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(other)
+        os.close(other)
+        with pytest.raises(StreamOffline):
+            await thread.call(int)
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        asyncio.run(scenario())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_signal_to_the_thread_ends_no_wait() -> None:
+    async def scenario() -> None:
+        async with running(MemoryDisk()) as thread:
+            (number,) = [each.ident for each in threading.enumerate() if each.name == "jetstream-disk"]
+            assert number is not None
+            for count in range(100):  # most of them while it waits
+                signal.pthread_kill(number, signal.SIGUSR1)
+                assert await thread.call(partial(int, count)) == count
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        asyncio.run(scenario())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
