@@ -139,7 +139,8 @@ class LogWriter:
 
     def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
         """Return whether `append_group` would write once at most: sync nothing, begin or replace no file."""
-        return self.tail.goes_on and not self.markers.says_clean and not self._roll_due(batches, now)
+        tail, is_clean = self.tail, self.markers.says_clean
+        return tail.goes_on and not is_clean and not tail.roll_due(batches, now, self.config)
 
     def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
         """As `only_writes`, of `append_sealed`."""
@@ -165,7 +166,7 @@ class LogWriter:
             end, epoch = reader.log_end_offset, reader.epochs.last
             assert first.base == end, f"L4: a batch at {first.base}, the log ends at {end}"
             assert first.leader_epoch == epoch, f"L4: a batch of epoch {first.leader_epoch}, not {epoch}"
-            if self._roll_due(batches, now):
+            if tail.roll_due(batches, now, self.config):
                 self.roll()
             time, begins_segment = tail.segment.max_timestamp, tail.segment.next == tail.segment.base
             assert first.max_timestamp >= time or begins_segment, (
@@ -182,12 +183,6 @@ class LogWriter:
             tail.write(written)
         reader.log_end_offset = batches[-1].next
         assert self.durable_end < reader.log_end_offset, f"L3: durable before a sync: {self.durable_end}"
-
-    def _roll_due(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
-        size = 0
-        for batch in batches:
-            size += batch.size
-        return self.tail.roll_due(size, batches[0].max_timestamp, now, self.config)
 
     def append_sealed(self, batches: Sequence[SealedBatch], now: TimestampUs) -> None:
         """Write a leader's batches unchanged, rolling where the leader rolled; not durable before `sync`.
@@ -238,7 +233,10 @@ class LogWriter:
                 run = run[1:]
             if run:
                 self._roll_as_leader(run[0][0])
-                self.tail.write(_with_txids(run))
+                written: list[Written] = []
+                for header, frame in run:
+                    written.append((header, frame, last_txid_in(frame)))
+                self.tail.write(written)
                 self._followed_groups += groups
                 reader.log_end_offset = run[-1][0].next
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
@@ -256,11 +254,11 @@ class LogWriter:
 
         Source: Kafka's ``UnexpectedAppendOffsetException``.
         """
-        empty, header, directory = self.tail, batch[0], self._reader.directory
+        empty, directory, (header, frame) = self.tail, self._reader.directory, batch
         segment = Segment(self._disk, directory, header.base)
         tail = SegmentWriter(self._disk, directory, segment, self._disk.create(segment.path))
         try:
-            tail.write(_with_txids([batch]))
+            tail.write([(header, frame, last_txid_in(frame))])
             tail.sync()
             self._disk.sync_dir(directory)
         except JetstreamError as error:
@@ -395,10 +393,6 @@ def _check_follows(batches: Sequence[SealedBatch], end: Offset, reader: LogReade
             found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
             raise CorruptDataError(f"batch {found} does not follow offset {end} of epoch {epoch} from {time}")
         end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
-
-
-def _with_txids(batches: Sequence[SealedBatch]) -> list[Written]:
-    return [(header, frame, last_txid_in(frame)) for header, frame in batches]
 
 
 def _runs(batches: Sequence[SealedBatch]) -> list[tuple[Sequence[SealedBatch], int]]:

@@ -133,8 +133,8 @@ def _walk(metadata: bytes) -> tuple[int, int]:
     body_length = _I64.unpack_from(metadata, message + body_at)[0] if body_at else 0
     if body_length % 8 or not 0 <= body_length <= BODY_BYTES_MAX:
         raise CorruptDataError(f"a message claims {body_length} bytes of body")
-    entries = message + custom_at
-    return body_length, _find_entry(metadata, entries + _U32.unpack_from(metadata, entries)[0])
+    vector = message + custom_at + _U32.unpack_from(metadata, message + custom_at)[0]
+    return body_length, _find_entry(metadata, vector)
 
 
 def record_batch_fields(message: bytes) -> RecordBatchFields:

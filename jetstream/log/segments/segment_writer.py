@@ -6,6 +6,7 @@ from typing import Final
 from envelope.errors import DiskFull, StorageError
 from envelope.types import Buffer, Offset, TimestampUs
 from jetstream.log.disk.port import Disk, File
+from jetstream.log.format.batch import UnsealedBatch
 from jetstream.log.format.schema import END_OF_STREAM, SCHEMA_MESSAGE
 from jetstream.log.segments.index import Covered
 from jetstream.log.segments.index_file import remove_index
@@ -50,8 +51,8 @@ class SegmentWriter:
         segment = self.segment
         return self.file is not None and not segment.sealed and segment.next != segment.base
 
-    def roll_due(self, size: int, timestamp: TimestampUs, now: TimestampUs, config: LogConfig) -> bool:
-        """Return whether ``size`` more bytes, of records from ``timestamp``, must begin a new segment.
+    def roll_due(self, batches: Sequence[UnsealedBatch], now: TimestampUs, config: LogConfig) -> bool:
+        """Return whether ``batches``, which are written together, must begin a new segment.
 
         Records whose time falls do: within a segment it never does. The age of a segment whose first record
         was ahead of the clock counts from the first append.
@@ -59,7 +60,10 @@ class SegmentWriter:
         segment = self.segment
         if segment.sealed or segment.next == segment.base:
             return segment.sealed
-        if segment.size + size > config.segment_bytes or timestamp < segment.max_timestamp:
+        size = segment.size
+        for batch in batches:
+            size += batch.size
+        if size > config.segment_bytes or batches[0].max_timestamp < segment.max_timestamp:
             return True
         assert segment.index is not None, "the active segment's index is loaded"
         first_at = min(segment.index.timestamps[0], self.begun_at or now)

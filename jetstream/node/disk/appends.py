@@ -6,7 +6,7 @@ Each is written by the disk thread, or by the event loop where that is only a sh
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -188,7 +188,9 @@ class FollowerAppend:
     def _replay_committed(self) -> None:
         history = self.opened.history
         history.dedupe.fates.apply_observed(history.end)
-        history.committed(min(self.high_watermark, history.end), self.now)
+        high_watermark = min(self.high_watermark, history.end)
+        if high_watermark > history.high_watermark:  # otherwise an earlier append has said so
+            history.committed(high_watermark, self.now)
         # What was committed when it came has been so since its timestamps.
         history.committed(min(self.committed, history.end), history.last_timestamp)
 
@@ -314,12 +316,7 @@ class DiskCommit:
             if append.error is None and append.log.writer.config.sync is SyncMode.ALWAYS:
                 logs[append.log] = None
         if logs:
-            begun = time.perf_counter()
-            failures = self._scheduler.sync(logs)
-            for append in appends:
-                if append.error is None:
-                    append.error = failures.get(append.log)
-            counters.sync_seconds += time.perf_counter() - begun
+            self._sync(appends, logs)
         counters.commits += 1
         for append in appends:
             if append.error is None:
@@ -327,18 +324,22 @@ class DiskCommit:
                 counters.records += append.records
             else:
                 counters.failed_groups += 1
-            self._replay_or_keep(append)
+            if isinstance(append, GroupAppend):
+                if append.stored is not None and append.error is None:
+                    append.stored()
+            elif append.records and (self.unreplayed or not append.skip()):
+                self.unreplayed.append(append)  # to be replayed a little later, as that takes time
+
+    def _sync(self, appends: Sequence[AnyAppend], logs: Iterable[Log]) -> None:
+        begun = time.perf_counter()
+        failures = self._scheduler.sync(logs)
+        for append in appends:
+            if append.error is None:
+                append.error = failures.get(append.log)
+        self.counters.sync_seconds += time.perf_counter() - begun
 
     def replay(self) -> None:
         """Replay the stored batches of followers."""
         for append in self.unreplayed:
             append.replay()
         self.unreplayed.clear()
-
-    def _replay_or_keep(self, append: AnyAppend) -> None:
-        """Replay the stored batches of a follower if that takes no time; otherwise a little later."""
-        if isinstance(append, GroupAppend):
-            if append.stored is not None and append.error is None:
-                append.stored()
-        elif append.records and (self.unreplayed or not append.skip()):
-            self.unreplayed.append(append)

@@ -231,7 +231,8 @@ class DiskThread:
     def _serve(self) -> None:
         stop = False
         while not stop:
-            self._replay_if_quiet()
+            if self._commit.unreplayed:
+                self._replay_if_quiet()
             self._taken = self._next_jobs()
             groups: list[_Appends] = []
             others: list[_Job] = []
@@ -262,8 +263,7 @@ class DiskThread:
 
     def _replay_if_quiet(self) -> None:
         """Replay stored batches, once no job has come for a moment, or there are too many."""
-        count = len(self._commit.unreplayed)
-        if count and (count >= _UNREPLAYED_MAX or not self._waker.poll(_PAUSE_MS)):
+        if len(self._commit.unreplayed) >= _UNREPLAYED_MAX or not self._waker.poll(_PAUSE_MS):
             self._commit.replay()
 
     def _next_jobs(self) -> list[_Job]:
