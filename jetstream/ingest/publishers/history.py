@@ -158,7 +158,7 @@ class PublisherHistory:
     def skip(self, base: Offset, end: Offset, last_timestamp: TimestampUs) -> None:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
-        self.end_step(end)
+        self.end = end
         follow_time(self, last_timestamp)
 
     def replay(

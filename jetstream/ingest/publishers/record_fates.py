@@ -35,6 +35,7 @@ class RecordFates:
         uncommitted: first offset whose record's fate is unknown.
         held: first offset whose name does not leave by age.
         window_us: of the names, microseconds.
+        observed: commits that `observe` kept, oldest first.
         late: commits that came late and whose names `let_go` still holds, in the order of their records.
     """
 
@@ -45,7 +46,7 @@ class RecordFates:
         self._timestamp_from = timestamp_from
         self._uncommitted_since = _BEFORE_ALL  # no uncommitted name is older
         self.late: deque[LateCommit] = deque()
-        self._observed: deque[tuple[Offset, TimestampUs]] = deque()
+        self.observed: deque[tuple[Offset, TimestampUs]] = deque()
 
     def hold_from(self, uncommitted: Offset) -> None:
         """Let no name leave whose record is at ``uncommitted`` or after, until `committed` says more."""
@@ -54,22 +55,20 @@ class RecordFates:
 
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take in that the log ends there now, and that other records will follow."""
-        self._observed.clear()
+        self.observed.clear()
         if self.uncommitted != _AFTER_ALL:
             self.uncommitted = min(self.uncommitted, log_end_offset)
             self.held = min(self.held, log_end_offset)
 
     def observe(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Keep a commit for `apply_observed`. Other threads may call."""
-        if (
-            len(self._observed) < _OBSERVED_MAX
-        ):  # only `apply_observed` removes, as it has looked at the first
-            self._observed.append((high_watermark, now))
+        if len(self.observed) < _OBSERVED_MAX:  # only `apply_observed` removes, as it has looked at the first
+            self.observed.append((high_watermark, now))
 
     def apply_observed(self, end: Offset) -> None:
         """Record the kept commits up to ``end``, below which all names are known."""
-        while self._observed and self._observed[0][0] <= end:
-            self.committed(*self._observed.popleft())
+        while self.observed and self.observed[0][0] <= end:
+            self.committed(*self.observed.popleft())
 
     def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Note that records below ``high_watermark`` are committed, as is known at the log's time ``now``."""

@@ -93,12 +93,18 @@ class SegmentWriter:
             StorageError, FsyncFailed: what is on disk is unknown.
         """
         segment = self.segment
+        file = self.file
+        assert file is not None, _TAKES_APPENDS
         assert not segment.sealed, "nothing follows the end-of-stream marker"
         buffers: list[Buffer] = [] if segment.size else [SCHEMA_MESSAGE]
         position = segment.size or FIRST_BATCH
         for _, frame, _ in batches:
             buffers.append(frame)
-        self._write(buffers)
+        try:
+            file.write(buffers, segment.size)
+        except DiskFull:
+            self._undo(file)
+            raise
         for batch, frame, txid in batches:
             segment.extend(batch, position, len(frame), txid)
             position = segment.data_end
@@ -110,10 +116,15 @@ class SegmentWriter:
             DiskFull: undone, durably.
             StorageError, FsyncFailed: what is on disk is unknown.
         """
-        segment = self.segment
-        self._write([END_OF_STREAM])
+        segment, file = self.segment, self.file
+        assert file is not None, _TAKES_APPENDS
+        try:
+            file.write([END_OF_STREAM], segment.size)
+        except DiskFull:
+            self._undo(file)
+            raise
         segment.size += len(END_OF_STREAM)
-        self.sync()
+        file.sync()
         segment.sealed = True
         assert segment.index is not None, "the active segment's index is loaded"
         segment.save_index(len(segment.index))
@@ -176,20 +187,11 @@ class SegmentWriter:
             file, self.file = self.file, None
             file.close()
 
-    def _write(self, buffers: Sequence[Buffer]) -> None:
-        assert self.file is not None, _TAKES_APPENDS
-        try:
-            self.file.write(buffers, self.segment.size)
-        except DiskFull:
-            self._undo()
-            raise
-
-    def _undo(self) -> None:
+    def _undo(self, file: File) -> None:
         """Cut off what a refused write left, so that the refusal is definite."""
-        assert self.file is not None, _TAKES_APPENDS
         try:
-            self.file.truncate(self.segment.size)
-            self.file.sync()
+            file.truncate(self.segment.size)
+            file.sync()
         except DiskFull as error:
             raise StorageError("a write that the disk had no space for could not be undone") from error
 

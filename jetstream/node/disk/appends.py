@@ -187,7 +187,8 @@ class FollowerAppend:
 
     def _replay_committed(self) -> None:
         history = self.opened.history
-        history.dedupe.fates.apply_observed(history.end)
+        if history.dedupe.fates.observed:
+            history.dedupe.fates.apply_observed(history.end)
         high_watermark = min(self.high_watermark, history.end)
         if high_watermark > history.high_watermark:  # otherwise an earlier append has said so
             history.committed(high_watermark, self.now)
@@ -253,19 +254,6 @@ class DiskCommit:
     def commit_shortly(self, appends: Sequence[AnyAppend]) -> CommitProgress:
         """Write, and perhaps sync, the appends on the event loop if that is short; notify their followers."""
         begun = time.perf_counter()
-        extent = self._short_extent(appends, begun)
-        if extent is not CommitProgress.NOTHING:
-            for callback in self.write(appends, only_writes=True):
-                callback()
-            if extent is CommitProgress.ALL:
-                self.finish(appends)
-            failed = False
-            for append in appends:
-                failed = failed or append.error is not None
-            self._inline_commits.took(time.perf_counter() - begun, begun, failed=failed)
-        return extent
-
-    def _short_extent(self, appends: Sequence[AnyAppend], now: float) -> CommitProgress:
         logs: set[Log] = set()
         size = to_sync = 0
         is_followed = syncs_unheard = False
@@ -285,13 +273,24 @@ class DiskCommit:
         synced_here = to_sync if extent is CommitProgress.ALL else 0
         sync_seconds = self._scheduler.expected_seconds(synced_here) if synced_here else 0.0
         if not self._inline_commits.allows(
-            len(appends), size, now, is_followed=is_followed, sync_seconds=sync_seconds
+            len(appends), size, begun, is_followed=is_followed, sync_seconds=sync_seconds
         ):
             return CommitProgress.NOTHING
         for append in appends:
             if not append.only_writes():
                 return CommitProgress.NOTHING
+        self._commit_here(appends, extent, begun)
         return extent
+
+    def _commit_here(self, appends: Sequence[AnyAppend], extent: CommitProgress, begun: float) -> None:
+        for callback in self.write(appends, only_writes=True):
+            callback()
+        if extent is CommitProgress.ALL:
+            self.finish(appends)
+        failed = False
+        for append in appends:
+            failed = failed or append.error is not None
+        self._inline_commits.took(time.perf_counter() - begun, begun, failed=failed)
 
     def write(self, appends: Sequence[AnyAppend], *, only_writes: bool = False) -> list[Callable[[], None]]:
         """Write all, and return the callbacks for that; ``only_writes``: of each it is known to be so."""

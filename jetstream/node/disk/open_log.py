@@ -79,7 +79,9 @@ class OpenedLog:
         """
         if not batches:
             return None
-        self.history.dedupe.fates.apply_observed(self.history.end)
+        fates = self.history.dedupe.fates
+        if fates.observed:
+            fates.apply_observed(self.history.end)
         if self._first_unreplayed is None or self._replayed_end == self.log.reader.log_end_offset:
             self._first_unreplayed = None
             for header, _ in batches:
