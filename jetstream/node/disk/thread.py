@@ -4,8 +4,8 @@ The thread takes all appends that are waiting, writes them, syncs the dirty logs
 and returns all results in one wake-up of the loop. A stream that awaits the write of an append while its sync
 still runs is notified in one more wake-up; other commits have none.
 
-The thread waits at an eventfd. With a lock it would be two futexes for the hand-over itself, and two more for
-the interpreter's lock, which the loop still holds while a futex wakes the thread, and lets go of to write.
+The thread waits at an eventfd, which the loop writes without the interpreter's lock. A lock that is let go of
+wakes a thread that waits for the interpreter's at once: four futexes for each hand-over.
 
 While the thread has nothing to do, a short commit is made on the loop instead, or the write of one that
 followers await (`DiskCommit.commit_shortly`). Nothing of a log is ever done on both at a time.
@@ -183,18 +183,16 @@ class DiskThread:
         if extent is CommitProgress.ALL:
             if self._commit.unreplayed:
                 self._put([_Call(_nothing, self._loop.create_future())])  # the thread replays before a call
-            self._notify(groups)
+            self._on_committed(groups, from_thread=0)
         elif extent is CommitProgress.WRITTEN:
             for job in groups:
                 job.is_written = True
             self._put(groups)
         return extent is not CommitProgress.NOTHING
 
-    def _on_committed(self, groups: Sequence[_Appends]) -> None:
-        self._under_way -= len(groups)
-        self._notify(groups)
-
-    def _notify(self, groups: Sequence[_Appends]) -> None:
+    def _on_committed(self, groups: Sequence[_Appends], from_thread: int) -> None:
+        """Notify of outcomes, of which so many come ``from_thread``: all or none."""
+        self._under_way -= from_thread
         for job in groups:
             job.done()
         self.catch_up_queue.appended(len(groups))
@@ -245,7 +243,7 @@ class DiskThread:
                 self._write_and_finish(groups)
                 # The loop reads the outcomes from now on: whatever happens next must not change them.
                 self._taken = others
-                self._loop.call_soon_threadsafe(self._on_committed, groups)
+                self._loop.call_soon_threadsafe(self._on_committed, groups, len(groups))
             if others:
                 stop = self._serve_calls(others)
 
@@ -290,7 +288,7 @@ class DiskThread:
             if isinstance(job, _Appends):
                 for append in job.appends:
                     append.error = error
-                self._loop.call_soon_threadsafe(self._on_committed, [job])
+                self._loop.call_soon_threadsafe(self._on_committed, [job], 1)
             elif isinstance(job, _Call):
                 job.error = error
                 self._loop.call_soon_threadsafe(self._resolve, job)
