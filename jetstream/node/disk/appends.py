@@ -190,10 +190,12 @@ class FollowerAppend:
         if history.dedupe.fates.observed:
             history.dedupe.fates.apply_observed(history.end)
         high_watermark = min(self.high_watermark, history.end)
-        if high_watermark > history.high_watermark:  # otherwise an earlier append has said so
+        if high_watermark > history.high_watermark:  # otherwise it is known
             history.committed(high_watermark, self.now)
         # What was committed when it came has been so since its timestamps.
-        history.committed(min(self.committed, history.end), history.last_timestamp)
+        committed = min(self.committed, history.end)
+        if committed > history.high_watermark:
+            history.committed(committed, history.last_timestamp)
 
 
 AnyAppend = GroupAppend | FollowerAppend

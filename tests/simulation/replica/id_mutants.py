@@ -44,8 +44,8 @@ ID_MUTANTS: Final = (
     _mutant(
         "followers_count_from_the_arrival",
         _RECORD_FATES,
-        "self.committed(*self._observed.popleft())",
-        "self.committed(self._observed.popleft()[0], self._timestamp_from(self.uncommitted) or _BEFORE_ALL)",
+        "self.committed(*self.observed.popleft())",
+        "self.committed(self.observed.popleft()[0], self._timestamp_from(self.uncommitted) or _BEFORE_ALL)",
     ),
     _mutant(
         "start_takes_all_for_committed",
@@ -63,8 +63,8 @@ ID_MUTANTS: Final = (
     _mutant(
         "held_ids_are_noted_after_the_write",
         _DISK_APPENDS,
-        "if held is None or log.failed is not None:",
-        "if not log.failed:",
+        "    if log.failed is not None:\n        return\n    try:",
+        "    if not log.failed:\n        return\n    try:",
         scenario="tests/unit/node/disk/test_opened_log.py::"
         "test_a_follower_that_catches_up_notes_what_is_not_committed_before_it_stores_it",
     ),
