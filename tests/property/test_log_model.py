@@ -256,6 +256,17 @@ def test_whole_segments_go_as_the_limit_that_asks_for_most_has_it(
     assert list(stored_values(log)) == list(range(log.log_start_offset, len(records)))
 
 
+def test_a_segment_that_was_emptied_from_both_ends_may_go_and_nothing_else_does() -> None:
+    disk = MemoryDisk()
+    log = begun(disk, LogConfig(segment_bytes=SEGMENT_BYTES))
+    for later in (0, 0, 1):
+        append(log, [b""], TimestampUs(NOW + later))
+    log.truncate_before(Offset(1), Offset(3))
+    log.truncate_to(Offset(1))
+    apply_retention(log, disk, [(b"", NOW)], TimestampUs(NOW + 1), (0, None, None))
+    assert [base for base, _, _ in files_of(disk, 1)] == [1]
+
+
 def apply_retention(
     log: Log, disk: MemoryDisk, records: Sequence[tuple[bytes, int]], now: TimestampUs, limits: Limits
 ) -> None:
@@ -284,7 +295,8 @@ def apply_retention(
     if start > before:
         assert left == ([base for base, next_, _ in files if next_ > start] or [end]), "whole files go"
     else:
-        assert left[: len(files)] == [base for base, _, _ in files], "nothing goes"
+        kept = [base for base, next_, _ in files if next_ > start]
+        assert [base for base in left if base in kept] == kept, "nothing goes that the log has"
 
 
 def files_of(disk: MemoryDisk, end: int) -> list[tuple[int, int, int]]:
