@@ -54,6 +54,15 @@ def test_rows_of_one_size_and_of_many_are_laid_out_alike() -> None:
         assert quick == bytes(encode(records.to_records(), Offset(7), LeaderEpoch(1)).seal(BatchFlags(0)))
 
 
+def test_batches_of_one_shape_have_only_that_in_common() -> None:
+    for step in range(3):
+        for size in range(300):  # more than are remembered
+            records = plain([(b"s%03d" % size, bytes((step,)) * size)] * 3, 1000 * step + size, step)
+            quick = bytes(encode_plain(records, LeaderEpoch(step)).seal(BatchFlags(step)))
+            slow = encode(records.to_records(), records.base, LeaderEpoch(step)).seal(BatchFlags(step))
+            assert quick == bytes(slow)
+
+
 def test_a_group_beyond_the_batch_limit_is_split() -> None:
     records = plain([(b"s", bytes(1 << 20))] * 9)
     batches = encode_records(records, Offset(0), LeaderEpoch(1))

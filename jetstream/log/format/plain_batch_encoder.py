@@ -133,33 +133,77 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
     """Encode ``records``, at least one row, uncompressed, as `encode` would."""
     count = len(records.subjects)
     assert count == len(records.payloads) > 0, "a batch has records, with as many values as subjects"
-    subject_bytes, subject_ends = _ends(records.subjects)
-    value_bytes, value_ends = _ends(records.payloads)
-    nodes, buffers, null_bytes, body_length = _lay_out(count, subject_bytes, value_bytes)
+    subject_sizes, value_sizes = list(map(len, records.subjects)), list(map(len, records.payloads))
+    key = count, subject_sizes[0], value_sizes[0]
+    is_even = subject_sizes.count(key[1]) == value_sizes.count(key[2]) == count
+    shape = _SHAPES.get(key) if is_even else None
+    if shape is None:
+        shape = _shape_of(subject_sizes, value_sizes)
+        if is_even:
+            _keep(key, shape)
     header = BatchHeader(records.base, Offset(records.base + count), leader_epoch, records.timestamp)
     frame = bytearray().join(
         (
-            TEMPLATE.metadata,
+            shape.metadata,
             np.arange(records.base, records.base + count, dtype=np.int64).data,
             _I64.pack(records.timestamp) * count,
-            subject_ends,
-            bytes(-4 * (count + 1) % 8),
+            shape.subject_ends,
             *records.subjects,
-            bytes(-subject_bytes % 8 + null_bytes),
-            value_ends,
-            bytes(-4 * (count + 1) % 8),
+            shape.between,
             *records.payloads,
-            bytes(-value_bytes % 8),
+            shape.padding,
         )
     )
-    fields = TEMPLATE.fields
-    _I64.pack_into(frame, fields.body_length, body_length)
-    _I64.pack_into(frame, fields.row_count, count)
-    _NODES.pack_into(frame, fields.nodes, *nodes)
-    _BUFFERS.pack_into(frame, fields.buffers, *buffers)
     frame[TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
-    assert len(frame) == len(TEMPLATE.metadata) + body_length, "what was joined is what was laid out"
+    assert len(frame) == shape.size, "what was joined is what was laid out"
     return UnsealedBatch(memoryview(frame), TEMPLATE.digits, header)
+
+
+class _Shape(NamedTuple):
+    """What batches share that have the same number of records, of the same sizes."""
+
+    metadata: bytes
+    """With the numbers of the body; the header entry is still the template's."""
+    subject_ends: bytes
+    between: bytes
+    """What is between the text of the subjects and that of the values."""
+    padding: bytes
+    size: int
+    """Of the whole frame."""
+
+
+_SHAPES: Final[dict[tuple[int, int, int], _Shape]] = {}
+"""By count, size of each subject, size of each value: publishers send much that is alike, to many streams."""
+_SHAPES_MAX: Final = 256
+_SHAPE_COUNT_MAX: Final = 64
+"""Laying out is a small part of the price of a batch of more records."""
+
+
+def _keep(key: tuple[int, int, int], shape: _Shape) -> None:
+    if key[0] <= _SHAPE_COUNT_MAX:
+        if len(_SHAPES) >= _SHAPES_MAX:
+            _SHAPES.clear()
+        _SHAPES[key] = shape
+
+
+def _shape_of(subject_sizes: Sequence[int], value_sizes: Sequence[int]) -> _Shape:
+    count = len(subject_sizes)
+    subject_ends, value_ends = _ends(subject_sizes), _ends(value_sizes)
+    subject_bytes, value_bytes = int(subject_ends[-1]), int(value_ends[-1])
+    nodes, buffers, null_bytes, body_length = _lay_out(count, subject_bytes, value_bytes)
+    metadata, fields = bytearray(TEMPLATE.metadata), TEMPLATE.fields
+    _I64.pack_into(metadata, fields.body_length, body_length)
+    _I64.pack_into(metadata, fields.row_count, count)
+    _NODES.pack_into(metadata, fields.nodes, *nodes)
+    _BUFFERS.pack_into(metadata, fields.buffers, *buffers)
+    after_ends = bytes(-4 * (count + 1) % 8)
+    return _Shape(
+        metadata=bytes(metadata),
+        subject_ends=subject_ends.tobytes() + after_ends,
+        between=bytes(-subject_bytes % 8 + null_bytes) + value_ends.tobytes() + after_ends,
+        padding=bytes(-value_bytes % 8),
+        size=len(metadata) + body_length,
+    )
 
 
 def is_plain(frame: Buffer) -> bool:
@@ -188,14 +232,13 @@ def blank(metadata: bytearray) -> None:
         metadata[place : place + length] = bytes(length)
 
 
-def _ends(parts: Sequence[bytes]) -> tuple[int, memoryview]:
-    """Return the bytes of all parts, and 0 and where each part ends when joined, as int32."""
-    lengths = list(map(len, parts))
-    if lengths.count(lengths[0]) == len(lengths):
-        return lengths[0] * len(lengths), (np.arange(len(lengths) + 1, dtype=np.int32) * lengths[0]).data
-    ends = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=ends[1:])
-    return int(ends[-1]), ends.data
+def _ends(sizes: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int32]]":
+    """Return 0 and where each part ends when parts of these sizes are joined, as int32."""
+    if sizes.count(sizes[0]) == len(sizes):
+        return np.arange(len(sizes) + 1, dtype=np.int32) * sizes[0]
+    ends = np.zeros(len(sizes) + 1, dtype=np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    return ends
 
 
 def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> tuple[tuple[int, ...], list[int], int, int]:
