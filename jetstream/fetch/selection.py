@@ -15,6 +15,7 @@ from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import Buffer, LeaderEpoch, Offset, TimestampUs
 from jetstream.log.format.batch import BatchHeader, encode_selected
+from jetstream.log.format.plain_batch_encoder import no_headers
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.format.small_batch_reader import merged_batches
 from jetstream.protocol.requests import Column
@@ -83,14 +84,17 @@ class Selection:
             CorruptDataError: a batch is damaged.
         """
         kept = _Kept(self.bytes_max, self.records_max, end)
+        places = self._places
         for header, records in merged_batches(body, _ROWS_AT_ONCE, self.bytes_max):
-            wanted = self._projected(self._matching(_from(records, offset)))
-            if not kept.add(wanted, header, records.nbytes):
+            size = records.get_total_buffer_size()
+            wanted = self._matching(_from(records, offset)).select(places)
+            if not kept.add(wanted, header, size):
                 break
-            pace(records.nbytes)
+            pace(size)
         if not kept.batches:
             return Selected(b"", kept.next, 0, kept.max_timestamp)
         [merged] = pa.Table.from_batches(kept.batches).combine_chunks().to_batches()
+        merged = _with_nulls(merged)
         return Selected(
             encode_selected(merged, start, kept.next, epoch), kept.next, merged.num_rows, kept.max_timestamp
         )
@@ -107,16 +111,14 @@ class Selection:
             records = records.filter(is_key)  # the comparison of a missing key is null, which filters it out
         return records
 
-    def _projected(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        if self.columns is None:
-            return records
-        columns: list[pa.Array[Any]] = [
-            pa.nulls(records.num_rows, field.type)
-            if field.name in _OPTIONAL and field.name not in self.columns
-            else records.column(place)
-            for place, field in enumerate(SCHEMA)
+    @property
+    def _places(self) -> list[int]:
+        """The columns that are kept, by their places in the schema."""
+        return [
+            place
+            for place, name in enumerate(SCHEMA.names)
+            if self.columns is None or name not in _OPTIONAL or name in self.columns
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ class _Kept:
 
     def add(self, selected: pa.RecordBatch, header: BatchHeader, seen_bytes: int) -> bool:
         """Add the selected records of the next batch; return whether another batch may follow."""
-        self._bytes += selected.nbytes
+        self._bytes += selected.get_total_buffer_size()
         self._seen_bytes += seen_bytes
         if self.batches and self._bytes > self.bytes_max:
             self.next = header.base
@@ -158,5 +160,18 @@ class _Kept:
         return True
 
 
+def _with_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records with all columns of the schema; those that are not there are null."""
+    if records.num_columns == len(SCHEMA):
+        return records
+    columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))
+    columns.setdefault("headers", no_headers(records.num_rows))
+    for column in SCHEMA:
+        columns.setdefault(column.name, pa.nulls(records.num_rows, column.type))
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
 def _from(records: pa.RecordBatch, offset: Offset) -> pa.RecordBatch:
+    if records.num_rows == 0 or records.column(0)[0].as_py() >= offset:
+        return records
     return records.slice(int(records.column(0).to_numpy().searchsorted(offset)))

@@ -15,6 +15,7 @@ from jetstream.fetch.selection import SEEN_BYTES_MAX, Selection
 from jetstream.log.format import small_batch_reader
 from jetstream.log.format.batch import BatchFlags, decode, encode, iter_frames
 from jetstream.log.format.schema import SCHEMA
+from jetstream.protocol.requests import Column
 
 EPOCH = LeaderEpoch(3)
 
@@ -110,6 +111,27 @@ def test_a_selection_keeps_what_a_loop_would_keep(
         assert (header.base, header.next, header.leader_epoch) == (start, expected_end, EPOCH)
         assert header.max_timestamp == left.column(1)[left.num_rows - 1].value
         assert left.to_pylist() == kept
+
+
+@given(
+    BATCHES,
+    st.frozensets(st.sampled_from(["key", "headers", "txid", "value"])),
+    st.sampled_from(Compression),
+    st.booleans(),
+)
+def test_a_projected_body_is_arrow_to_others_and_equals_the_records_encoded_anew(
+    batches: Batches, columns: frozenset[Column], compression: Compression, headers: bool
+) -> None:
+    body, everything, end = encoded(batches, 0, compression, headers=headers)
+    found = Selection(columns=columns).select(body, Offset(0), Offset(0), Offset(end), EPOCH)
+    stream = pa.ipc.open_stream(SCHEMA.serialize().to_pybytes() + bytes(found.body))
+    [read] = stream.read_all().combine_chunks().to_batches()
+    read.validate(full=True)
+
+    nothing = dict.fromkeys({"key", "headers", "txid", "value"} - columns)
+    anew = pa.RecordBatch.from_pylist([{**record, **nothing} for record in everything], schema=SCHEMA)
+    assert read.equals(anew)
+    assert len(found.body) <= encode(anew, Offset(0), EPOCH).size
 
 
 @given(BATCHES, SELECTIONS, st.sampled_from(Compression), st.integers(1, 600) | st.just(4500), st.booleans())

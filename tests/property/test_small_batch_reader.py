@@ -26,6 +26,7 @@ from jetstream.log.format.batch import (
     read_header,
     with_header,
 )
+from jetstream.log.format.batch_columns import Numbers
 from jetstream.log.format.checksum import crc32c
 from jetstream.log.format.plain_batch_encoder import TEMPLATE, PlainRecords, blank, encode_plain
 from jetstream.log.format.schema import SCHEMA
@@ -247,6 +248,22 @@ def test_what_is_not_worth_it_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch
     headed = Written([Record(headers=[("a", b"b")])], frozenset())
     headers = check(stored([*[PLAIN] * 31, headed, *[PLAIN] * 32]), rows=1000)
     assert [header.next for header in headers] == [*range(1, 33), 64]
+
+
+def test_no_run_is_looked_for_where_few_batches_have_all_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stored([Written([Record()] * 10, frozenset())] * 8)
+    searched = small_batch_reader._extents
+    runs: list[int] = []
+
+    def search(view: memoryview, rows: int) -> Numbers:
+        runs.append(rows)
+        return searched(view, rows)
+
+    monkeypatch.setattr(small_batch_reader, "_extents", search)
+    assert [header.next for header, _ in merged_batches(data, 30)] == [*range(10, 90, 10)]
+    assert not runs
+    assert [header.next for header, _ in merged_batches(data, 80)] == [80]
+    assert runs
 
 
 def test_batches_within_values_are_values() -> None:

@@ -123,7 +123,7 @@ def merged_batches(
 def _read_run(data: memoryview, start: int, rows: int, max_bytes: int) -> FoundBatch | None:
     """Return the run of batches at ``start`` as one; None if there are too few, or the first does not fit."""
     data = data[start : start + min(max_bytes, _RUN_BYTES_MAX, rows * _ROW_BYTES)]
-    if not _are_many(data):
+    if not _are_many(data, rows):
         return None
     places = _extents(data, rows)
     if len(places) <= _FRAMES_MIN:
@@ -178,15 +178,17 @@ def _metadata(stored: memoryview, places: Numbers, lengths: Numbers) -> Numbers:
     return sliding_window_view(words, _METADATA_WORDS)[places // WORD]
 
 
-def _are_many(data: memoryview) -> bool:
+def _are_many(data: memoryview, rows: int) -> bool:
+    """Return whether so many ``rows`` may be more than `_FRAMES_MIN` batches: a run is looked for then."""
     start, end = 0, len(data) - len(TEMPLATE.metadata)
     for _ in range(_FRAMES_MIN):
-        if start > end:
+        if start > end or rows <= 0:
             return False
         prefix, body_length, count, without_headers = _WALKED.unpack_from(data, start)
         if prefix != _PREFIX or not 0 <= body_length <= BODY_BYTES_MAX or count != without_headers:
             return False
         start += len(TEMPLATE.metadata) + body_length
+        rows -= count
     return True
 
 
