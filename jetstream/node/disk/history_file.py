@@ -168,6 +168,11 @@ class PublisherStateFile:
         """Keep sessions for so long from now on, microseconds."""
         self._sessions.resize(session_window_us)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is something to `write` once it is durable."""
+        return self._waiting is not None
+
     def is_due(self, durable_end: Offset) -> bool:
         """Return whether `write` should be called."""
         waiting = self._waiting

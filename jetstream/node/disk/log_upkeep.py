@@ -58,7 +58,8 @@ class Upkeep:
         note = self._note()
         if note is None or self._log.failed is not None:
             return False
-        return note.is_due(self._settled_end()) or note.is_held_due(self._log.reader.last_timestamp)
+        is_due = note.has_waiting and note.is_due(self._settled_end())
+        return is_due or note.is_held_due(self._log.reader.last_timestamp)
 
     def _settled_end(self) -> Offset:
         # What is not committed may still be cut back, and then the note would speak of what never was.

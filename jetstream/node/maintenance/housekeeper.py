@@ -52,11 +52,12 @@ class Housekeeper:
         while True:
             await asyncio.sleep(interval.total_seconds())
             now = self._clock.monotonic()
-            await self._upkeep(
-                [s for s in self._streams if s.context.upkeep.checkpoint_due(now)], Upkeep.checkpoint
-            )
-            await self._upkeep([s for s in self._streams if s.context.upkeep.note_due()], Upkeep.write_note)
-            if any(stream.log.writer.may_lack_writes for stream in self._streams):
+            contexts = [(stream, stream.context) for stream in self._streams]
+            checkpoints = [stream for stream, context in contexts if context.upkeep.checkpoint_due(now)]
+            notes = [stream for stream, context in contexts if context.upkeep.note_due()]
+            await self._upkeep(checkpoints, Upkeep.checkpoint)
+            await self._upkeep([stream for stream in notes if stream.is_open], Upkeep.write_note)
+            if [stream for stream, context in contexts if context.log.writer.may_lack_writes]:
                 await self._distrust()
 
     async def retain_every(self, interval: timedelta) -> None:
