@@ -160,7 +160,7 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
 
 
 class _Shape(NamedTuple):
-    """What batches share that have the same number of records, of the same sizes."""
+    """The bytes that batches share which have the same number of records, of the same sizes."""
 
     metadata: bytes
     """With the numbers of the body; the header entry is still the template's."""

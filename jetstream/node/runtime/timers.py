@@ -14,6 +14,7 @@ from jetstream.replica.settings import NEVER
 
 _TURN_SECONDS: Final = 0.05
 """How late a tick may come."""
+_NS_PER_SECOND: Final = 1_000_000_000
 
 
 class Sleeper(Protocol):
@@ -28,16 +29,15 @@ class Sleeper(Protocol):
 class Timers:
     """Ticks by whom they are for; used on the loop's thread.
 
-    Attributes:
-        changed: call it with a tick and its machine when the machine may have another time to wake; the
-            machine is asked at the next turn, not before.
+    A turn in which nothing is due and no machine has changed is followed by a rest until something is: a node
+    with nothing to do has no turns.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._rest: asyncio.Future[None] | None = None
         self._wanted: dict[Callable[[], None], MonotonicNs] = {}
         self._changed: dict[Callable[[], None], Sleeper] = {}
-        self.changed: Callable[[Callable[[], None], Sleeper], None] = self._changed.__setitem__
 
     def at(self, tick: Callable[[], None], when: MonotonicNs) -> None:
         """Call ``tick`` once, at ``when`` or a little later, instead of when it was wanted before."""
@@ -45,15 +45,44 @@ class Timers:
             self._wanted.pop(tick, None)
         else:
             self._wanted[tick] = when
+            if self._rest is not None:
+                self._end_rest()
+
+    def changed(self, tick: Callable[[], None], machine: Sleeper) -> None:
+        """Call ``tick`` when the machine is to wake; it is asked at the next turn, not before."""
+        self._changed[tick] = machine
+        if self._rest is not None:
+            self._end_rest()
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(_TURN_SECONDS)
+            is_busy = bool(self._changed)
             for tick, machine in self._changed.items():
                 self.at(tick, machine.wake_at)
             self._changed.clear()
             now = self._clock.monotonic()
             for tick in [tick for tick, when in self._wanted.items() if when <= now]:
+                is_busy = True
                 del self._wanted[tick]
                 tick()
+            if not is_busy:
+                await self._rest_until_due(now)
+
+    async def _rest_until_due(self, now: MonotonicNs) -> None:
+        """Return a turn before the next tick is due, or when one is asked for."""
+        due_at = min(self._wanted.values(), default=NEVER)
+        seconds = None if due_at == NEVER else (due_at - now) / _NS_PER_SECOND - _TURN_SECONDS
+        if seconds is not None and seconds <= 0:
+            return
+        self._rest = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((self._rest,), timeout=seconds)
+        finally:
+            self._rest = None
+
+    def _end_rest(self) -> None:
+        assert self._rest is not None, "nothing rests"
+        if not self._rest.done():
+            self._rest.set_result(None)
