@@ -236,6 +236,7 @@ class ChaosRun:
                     "stream.create",
                     name=name,
                     dedupe_window=_DEDUPE_WINDOW,
+                    rewrite_after="PT0S",  # a node whose clock is hours ahead would rewrite its files alone
                     **fields,
                 )
 
