@@ -59,9 +59,9 @@ class Consumers:
                 else:
                     self.acked[consumer] = offset
 
-    async def ask(self) -> None:
-        """Ask for one after the other, and compare."""
-        while True:
+    async def ask(self, over: asyncio.Event) -> None:
+        """Ask for one after the other, and compare; not to be cancelled, as nats-py may lose that."""
+        while not over.is_set():
             await self.check(random.randrange(CONSUMERS))
 
     async def check(self, consumer: int) -> bool:
@@ -83,10 +83,11 @@ class Consumers:
 
     async def commit_all(self, until: int) -> None:
         """Have every consumer commit so far, while somebody asks."""
+        over = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(self.ask())
+            tasks.create_task(self.ask(over))
             await asyncio.gather(*(self.commit(consumer, until) for consumer in range(CONSUMERS)))
-            asking.cancel()
+            over.set()
 
     async def check_all(self) -> None:
         """Compare every cursor, once it is told."""
