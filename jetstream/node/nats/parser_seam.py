@@ -323,7 +323,7 @@ def _ping(client: Client, commands: bytes = b"") -> "asyncio.Future[bool]":
     Raises:
         nats.errors.Error: there is no connection.
     """
-    transport = _written(client)
+    transport = _write_transport(client)
     if transport is None:
         raise nats.errors.ConnectionClosedError
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -333,9 +333,9 @@ def _ping(client: Client, commands: bytes = b"") -> "asyncio.Future[bool]":
     return answer
 
 
-def _written(client: Client) -> asyncio.WriteTransport | None:
+def _write_transport(client: Client) -> asyncio.WriteTransport | None:
     """Return where to write, None if the connection is down."""
-    transport: asyncio.WriteTransport | None = getattr(client._transport, "written", None)
+    transport: asyncio.WriteTransport | None = getattr(client._transport, "write_transport", None)
     return None if transport is None or not client.is_connected or transport.is_closing() else transport
 
 
@@ -435,7 +435,7 @@ class RawPublisher:
             return
         waiting, self._waiting = self._waiting, []
         losses, self._lost = self._lost, []
-        transport = _written(self.client)
+        transport = _write_transport(self.client)
         if transport is not None and transport.get_write_buffer_size() <= _WRITE_BUFFER_BYTES_MAX:
             transport.write(b"".join(waiting))
             return

@@ -51,12 +51,12 @@ class DirectTransport(TcpTransport):
     """Hands what arrives to ``sink`` once nats-py has set up the connection.
 
     Attributes:
-        written: where to write past nats-py; None before the first connection.
+        write_transport: where to write past nats-py; None before the first connection.
     """
 
     def __init__(self, sink: Sink) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # nats-py's transport is untyped
-        self.written: asyncio.WriteTransport | None = None
+        self.write_transport: asyncio.WriteTransport | None = None
         self._sink = sink
         self._protocol: _Protocol | None = None
 
@@ -117,7 +117,7 @@ class DirectTransport(TcpTransport):
         return self._protocol
 
     def _adopt(self, transport: asyncio.WriteTransport, protocol: _Protocol) -> None:
-        self.written = transport
+        self.write_transport = transport
         self._io_reader = protocol.reader
         self._io_writer = asyncio.StreamWriter(
             transport, protocol, protocol.reader, asyncio.get_running_loop()
