@@ -6,7 +6,7 @@ from typing import Unpack
 
 import pytest
 
-from envelope.errors import OffsetOutOfRange, RequestError, StreamRecreated
+from envelope.errors import ConnectionLost, OffsetOutOfRange, RequestError, StreamRecreated
 from envelope.group_errors import MemberFenced
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.consume.consumer import Consumer
@@ -242,6 +242,33 @@ def test_a_stream_that_comes_later_is_read_once_it_is_there(tmp_path: Path) -> N
             assert asked.result() == [("b", 0)]
             await scene.js.streams.delete("b")
             await until(lambda: consumer.assignment == ("a",))
+
+    run(scenario())
+
+
+async def is_committed(consumer: Consumer) -> bool:
+    """Commit; return whether that is not refused."""
+    try:
+        await consumer.commit()
+    except ConnectionLost:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_commit_that_a_close_overtakes_is_stored_or_refused(tmp_path: Path, turns: int) -> None:
+    """Two tasks of the application ask for both; the turns of the loop between them vary."""
+
+    async def scenario() -> None:
+        async with streams_with(tmp_path, a=5) as scene:
+            consumer = scene.js.consume("a", group="g", commit="manual")
+            await take(consumer, 3)
+            async with asyncio.TaskGroup() as tasks:
+                committing = tasks.create_task(is_committed(consumer))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await consumer.close()
+            assert await scene.cursors("g", "a") == ({"a": 3} if committing.result() else {})
 
     run(scenario())
 

@@ -132,7 +132,8 @@ class Consumer:
     async def commit(self, offsets: Mapping[str, int] | None = None) -> None:
         """Store where this member is, durable on return: behind all records that were handed out.
 
-        The one that the application works on is among them: call it when that is done.
+        The one that the application works on is among them: call it when that is done. In a callback that
+        `close` brings about it is not: who closes has not processed it.
 
         Args:
             offsets: the next offset to read for each partition instead; they may be below the cursors.
@@ -141,10 +142,11 @@ class Consumer:
             RequestError: a partition that is not this member's.
             MemberFenced, PartitionNotOwned, IllegalGeneration: partitions were taken away; what is theirs is
                 not stored, and its records come again, elsewhere perhaps.
-            ConnectionLost: the consumer was closed meanwhile; the outcome is unknown.
+            ConnectionLost: the consumer was closed: before, and nothing is stored, or meanwhile, and it may
+                be stored or not.
         """
         if self._consumption is not None:
-            await self._consumption.commit(offsets)
+            await self._consumption.commit(offsets, is_closed=self._is_closed)
 
     def seek(self, partition: str, start: Start) -> None:
         """Go on with a partition elsewhere: an offset, ``"earliest"``, ``"latest"`` or an aware datetime.

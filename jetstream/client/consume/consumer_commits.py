@@ -180,17 +180,20 @@ class ConsumerCommits:
             await self._processed(self._buffers)
 
     async def here(self) -> None:
-        """Commit behind all that was handed out; raises as `Committer.commit`.
+        """Commit behind all that was handed out until now; raises as `Committer.commit`.
 
         Raises:
             MemberFenced: something of it was taken away before; the rest is stored.
         """
+        places = _places(self._buffers, _position)
+        due = {claim for commit in self._known.due(places) for claim, _ in commit.places}
+        wanted = {buffer: places[buffer.claim] for buffer in self._buffers if buffer.claim in due}
         try:
-            await self._committer.commit(lambda: _places(self._buffers, _position))
+            gone = await self._store(wanted)
         finally:
             taken, self._taken = self._taken, set()
-        if taken:
-            raise _taken_away(taken)
+        if taken | gone:
+            raise _taken_away(taken | gone)
 
     async def at(self, offsets: Mapping[str, int]) -> None:
         """Commit the application's offsets, forward or back; raises as `Committer.commit`.
@@ -206,19 +209,28 @@ class ConsumerCommits:
                 raise RequestError(f"{offset} is not an offset")
             places[buffer] = CursorPosition(offset, buffer.incarnation)
             self.go_back(buffer)
-        taken: set[str] = set()
+        gone = await self._store(places)
+        if gone:
+            raise _taken_away(gone)
+
+    async def _store(self, places: Mapping[PartitionBuffer, CursorPosition]) -> set[str]:
+        """Commit; return the streams that are not this member's any more when it is their turn."""
+        gone: set[str] = set()
 
         def left() -> dict[Claim, CursorPosition]:
-            taken.update(buffer.stream for buffer in places if buffer not in self._buffers)
+            gone.update(buffer.stream for buffer in places if buffer not in self._buffers)
             return {buffer.claim: place for buffer, place in places.items() if buffer in self._buffers}
 
         await self._committer.commit(left)
-        if taken:
-            raise _taken_away(taken)
+        return gone
 
     async def last(self, buffers: list[PartitionBuffer]) -> None:
-        """Commit for partitions that are given up; what was committed ahead in vain is the next owner's."""
+        """Commit for partitions that are given up; what was committed ahead in vain is the next owner's.
+
+        Where the application commits itself, what it has asked for before is stored on return.
+        """
         if self._settings.commit == "manual":
+            await self._committer.commit(dict)
             return
         if self._settings.commit == "before":
             for buffer in buffers:

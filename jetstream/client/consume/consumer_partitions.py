@@ -66,6 +66,8 @@ class ConsumerPartitions:
         """Where reading begins that has not begun."""
         self._announced: set[Claim] = set()
         """Partitions that the application was notified of."""
+        self.callbacks_running = 0
+        """Callbacks of the application that have not returned."""
         self._telling: set[asyncio.Task[None]] = set()
         """Callbacks that nothing else waits for."""
 
@@ -188,9 +190,12 @@ class ConsumerPartitions:
         """Call the application's callback with partitions, and await what it returns."""
         if callback is None or not buffers:
             return
+        self.callbacks_running += 1
         try:
             heard = callback(sorted(buffer.stream for buffer in buffers))
             if inspect.isawaitable(heard):
                 await heard
         except Exception as error:  # noqa: BLE001 - the application's own, raised where it asks for records
             self._services.failed(error)
+        finally:
+            self.callbacks_running -= 1

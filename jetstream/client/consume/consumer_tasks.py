@@ -125,8 +125,13 @@ class ConsumerTasks:
             self._is_stalled = False
             self._partitions.member.give(Resumed())
 
-    async def commit(self, offsets: Mapping[str, int] | None) -> None:
-        """Store where the application is, or the offsets that it names; see `Consumer.commit`."""
+    async def commit(self, offsets: Mapping[str, int] | None, *, is_closed: bool) -> None:
+        """Store where the application is, or the offsets that it names; see `Consumer.commit`.
+
+        Once it ``is_closed`` the record in hand counts for nothing, which a callback expects and nobody else.
+        """
+        if is_closed and (self._partitions is None or not self._partitions.callbacks_running):
+            raise ConnectionLost("the consumer was closed before: this is not committed")
         if offsets is None and self._partitions is not None:
             await self._partitions.commits.here()
         elif offsets and self._partitions is not None:
