@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from envelope.errors import CorruptDataError, DiskFull, FsyncFailed, StorageError, StreamOffline
-from envelope.types import LeaderEpoch, SyncMode
+from envelope.types import LeaderEpoch, Offset, SyncMode, TimestampUs
 from jetstream.log.format.batch import encode
 from jetstream.log.inline_commits import (
     ALONE_BYTES_MAX,
@@ -19,8 +19,8 @@ from jetstream.log.inline_commits import (
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.sync_scheduler import SYNC_ALL_LOGS_MIN, SyncScheduler
 from jetstream.node.disk.appends import AnyAppend, FollowerAppend, GroupAppend
-from jetstream.node.disk.history_file import NOTHING_NOTED, encode_note
-from jetstream.node.disk.open_log import open_log
+from jetstream.node.disk.history_file import NOTE_FILE, NOTHING_NOTED, encode_note
+from jetstream.node.disk.open_log import begin_reign, open_log
 from jetstream.node.disk.thread import DiskThread
 from jetstream.node.runtime.crash import Crash
 from tests.support.disk_threads import (
@@ -34,8 +34,9 @@ from tests.support.disk_threads import (
     running,
     with_id,
 )
-from tests.support.logs import NOW, batch_for, begun, values_batch
+from tests.support.logs import DIRECTORY, NOW, batch_for, begun, file_content, values_batch
 from tests.support.memory_disk import Fault, FaultKind, MemoryDisk
+from tests.support.opened_logs import WINDOW_US, follow, frame, opened, record
 from tests.support.sockets import until
 
 OS = LogConfig(sync=SyncMode.OS)
@@ -394,5 +395,25 @@ def test_message_ids_that_the_loop_wrote_are_learnt_by_the_thread() -> None:
             await until(lambda: not thread._under_way)
             assert await noted(disk, thread, FollowerAppend(opened, with_id(2), NOW)) == ["write on loop"]
             assert learnt.dedupe.lookup(b"id2") == 2, "whoever comes between finds it learnt"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_a_leader_notes_what_is_not_committed_before_it_stores_what_is_younger(on_loop: bool) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        log = opened(disk)
+        follow(log, frame(0, [record(0), record(1)]))
+        log.observe(Offset(1), TimestampUs(NOW))
+        begin_reign(log, LeaderEpoch(2), NOW)
+        log.history.dedupe.fates.hold_from(Offset(1))
+        young = GroupAppend(log.log, [batch_for(log.log, [b"x"], NOW + 2 * WINDOW_US)], NOW, note=log.note)
+        if on_loop:  # where the thread has nothing to do, it commits what is one write and nothing else
+            async with running(disk) as thread:
+                assert await ended(thread, young) == [None]
+        else:
+            young.write()
+        assert b'"held":1' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
 
     asyncio.run(scenario())

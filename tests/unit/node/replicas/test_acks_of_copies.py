@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from envelope.errors import NotEnoughReplicas
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId, Offset
 from jetstream.ingest.internal_writes import InternalWriteCommitted, Outcome
 from jetstream.ingest.publishers.history import TxidMark
 from jetstream.node.disk.history_file import LastTxid, PublisherState, encode_note, read_note
 from jetstream.node.replicas.internal_write_path import InternalAppendPath
 from jetstream.node.replicas.led_stream import LeadingStream
-from jetstream.replica.leader_events import FetchArrived
+from jetstream.replica.leader_events import ReplicasChanged
 from jetstream.replica.wire import BatchesMessage, FetchMessage
 from metadata.stream_config import StreamConfig
 from tests.support.copy_acks import EPOCH, START, Replica, replica
@@ -24,9 +25,13 @@ from tests.support.replica_cluster import A, B, C
 from tests.support.sockets import until
 
 LAST = TxidMark(EPOCH, Offset(0), 7)
+REFUSED = f"error {NotEnoughReplicas.ack_code}"
 
 
-def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH) -> FetchArrived:
+def fetch(
+    leading: LeadingStream, follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpoch = EPOCH
+) -> None:
+    """Let a fetch of a follower arrive."""
     message = FetchMessage(
         node_epoch=START,
         leader_epoch=EPOCH,
@@ -36,14 +41,14 @@ def fetch(follower: NodeId, log_end: int, synced_end: int, last_epoch: LeaderEpo
         high_watermark=Offset(0),
         asks=True,
     )
-    return FetchArrived(follower, message)
+    leading.driver.fetched(follower, message)
 
 
 def wait_for_more(own: Replica, leading: LeadingStream, follower: NodeId) -> None:
     """Let a follower have all there is, which is nothing, and ask for the next."""
-    leading.driver.handle(fetch(follower, 0, 0, LeaderEpoch(0)))
+    fetch(leading, follower, 0, 0, LeaderEpoch(0))
     own.said.answers.clear()  # where the log begins
-    leading.driver.handle(fetch(follower, 0, 0, LeaderEpoch(0)))
+    fetch(leading, follower, 0, 0, LeaderEpoch(0))
     assert own.said.answers == []
 
 
@@ -66,7 +71,7 @@ def test_what_the_leader_writes_itself_is_told_when_followers_have_it_and_its_en
             assert own.parts.log.log_end_offset == 2
             assert told == []
             for follower in (B, C):
-                leading.driver.handle(fetch(follower, 2, 2))
+                fetch(leading, follower, 2, 2)
             assert [(type(outcome), outcome.number) for outcome in told] == [
                 (InternalWriteCommitted, 1),
                 (InternalWriteCommitted, 2),
@@ -85,7 +90,7 @@ def test_a_record_is_acked_when_the_leader_too_has_synced_it() -> None:
             leading.deliver(block_of([message(b"value", "reply")]))
             await until(lambda: len(own.said.answers) == 2)  # on their way while the leader syncs
             for follower in (B, C):
-                leading.driver.handle(fetch(follower, 1, 1))
+                fetch(leading, follower, 1, 1)
             await until(lambda: own.disk.is_held)
             assert (own.heard, leading.high_watermark) == ({}, 0), "only two of three have it on disk"
             own.disk.let_go.set()
@@ -106,10 +111,27 @@ def test_a_record_is_acked_when_every_follower_in_sync_has_synced_it(late: NodeI
             await until(lambda: len(own.said.answers) == 2)
             await leading.drained()
             for follower in (B, C):
-                leading.driver.handle(fetch(follower, 1, 0 if follower == late else 1))
+                fetch(leading, follower, 1, 0 if follower == late else 1)
             assert (own.heard, leading.high_watermark) == ({}, 0), "one of three has it in memory only"
-            leading.driver.handle(fetch(late, 1, 1))
+            fetch(leading, late, 1, 1)
             assert own.heard == {"reply": 0}
+
+    asyncio.run(test())
+
+
+def test_a_message_is_refused_while_too_few_replicas_are_in_sync() -> None:
+    async def test() -> None:
+        async with replica(A) as own:
+            leading = own.lead()
+            leading.driver.handle(ReplicasChanged((A, B, C), (A,), 2))
+            leading.deliver(block_of([message(b"value", "early")]))
+            await until(lambda: own.heard == {"early": REFUSED})
+            leading.driver.handle(ReplicasChanged((A, B, C), (A, B), 3))
+            wait_for_more(own, leading, B)
+            leading.deliver(block_of([message(b"value", "late")]))
+            await until(lambda: bool(own.said.answers))
+            fetch(leading, B, 1, 1)
+            await until(lambda: own.heard == {"early": REFUSED, "late": 0})
 
     asyncio.run(test())
 
@@ -177,7 +199,7 @@ def test_who_has_no_lease_neither_acks_nor_refuses() -> None:
             leading.deliver(block_of([refused, message(b"value", "acked")]))
             await leading.drained()
             for follower in (B, C):
-                leading.driver.handle(fetch(follower, 1, 1))
+                fetch(leading, follower, 1, 1)
             assert own.heard == {}
             assert own.parts.counts["acks_dropped"] == 1
 

@@ -7,6 +7,7 @@ from envelope.types import MonotonicNs
 from jetstream.node.runtime.timers import Timers
 from jetstream.replica.settings import NEVER
 from tests.support.clocks import StandingClock
+from tests.support.nodes import WAIT_SECONDS
 from tests.support.recording_loop import run_recorded, until_set
 
 PAST = MonotonicNs(0)
@@ -77,12 +78,13 @@ def test_with_nothing_to_do_it_rests_until_something_is_due_or_has_changed() -> 
     async def test() -> None:
         clock, machine, over = StandingClock(), Machine(PAST), asyncio.Event()
         timers = Timers(clock)
-        timers.at(machine.tick, MonotonicNs(clock.now + 9_000_000_000))
+        timers.at(machine.tick, MonotonicNs(clock.now + 9_000_000_000_000))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(timers.run())
-            await until_set(8.0, 9.0)
+            await until_set(8_999.0, 9_000.0)
             timers.changed(over.set, machine)
-            await over.wait()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await over.wait()
             running.cancel()
 
         assert machine.ticks == 0
