@@ -187,8 +187,10 @@ class FollowerAppend:
 
     def _replay_committed(self) -> None:
         history = self.opened.history
-        if history.dedupe.fates.observed:
-            history.dedupe.fates.apply_observed(history.end)
+        fates = history.dedupe.fates
+        if fates.observed:
+            fates.apply_observed(history.end)
+        assert fates.uncommitted >= history.high_watermark, f"{fates.uncommitted} of {history.high_watermark}"
         high_watermark = min(self.high_watermark, history.end)
         if high_watermark > history.high_watermark:  # otherwise it is known
             history.committed(high_watermark, self.now)
