@@ -18,16 +18,17 @@ from nats.js.errors import NoStreamResponseError
 import jetstream
 from envelope.errors import UnavailableError
 from envelope.limits import MAILBOX_MESSAGES_MAX
+from jetstream.client.nodes.nats_connection import close_nats, connect_nats
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from jetstream.node.settings.node_config import load_config
 from tests.conftest import StartNatsServer
 from tests.support.nats_server import NatsServer
-from tests.support.nodes import NodeProcess, node_config, request, run
+from tests.support.nodes import NodeProcess, node_config, request
 from tests.support.pauses import pause
 from tests.support.publishers import Witness
-from tests.support.sockets import until
+from tests.support.sockets import LOOPS, run, until
 
 
 def test_a_restarted_server_leaves_a_reported_gap_and_no_acked_loss(tmp_path: Path) -> None:
@@ -237,3 +238,35 @@ def test_a_client_is_closed_while_nats_is_away(start_nats_server: StartNatsServe
         assert js.nats.is_closed
 
     run(scenario())
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_client_is_closed_at_any_turn_after_its_connection_was_lost(tmp_path: Path, loop: str) -> None:
+    """nats-py waits for the end of the old connection then, and gives that up with its reconnecting."""
+
+    async def close_after(turns: int, url: str, connected: asyncio.Barrier) -> None:
+        lost = asyncio.Event()
+
+        async def told(_: Exception) -> None:
+            lost.set()
+
+        client = await connect_nats([url], {"error_cb": told}, 10)
+        await connected.wait()
+        await lost.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await close_nats(client)
+        closed.append(client.is_closed)
+
+    closed: list[bool] = []
+
+    async def scenario() -> None:
+        connected = asyncio.Barrier(9)
+        async with EmbeddedNatsServer(tmp_path / "nats") as server, asyncio.TaskGroup() as tasks:
+            for turns in range(8):
+                tasks.create_task(close_after(turns, server.url, connected))
+            await connected.wait()
+            await server.__aexit__(None, None, None)
+        assert closed == [True] * 8
+
+    run(scenario(), loop)

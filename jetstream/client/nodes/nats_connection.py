@@ -81,6 +81,15 @@ def _survive_complaints(client: NatsClient) -> None:
 
 
 async def close_nats(client: NatsClient) -> None:
-    """Close a connection, also a lost one, where nats-py fails to send the messages that it kept."""
-    with suppress(OSError, RuntimeError):  # asyncio's, and uvloop's, about a transport that is closed
-        await client.close()
+    """Close a connection, also a lost one, where nats-py fails to send the messages that it kept.
+
+    A task of nats-py's that waits for the end of the old connection is cancelled then, and the next one to
+    wait for it hears of that: no cancellation of ours, which goes on.
+    """
+    try:
+        with suppress(OSError, RuntimeError):  # asyncio's, and uvloop's, about a transport that is closed
+            await client.close()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
