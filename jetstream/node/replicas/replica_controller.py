@@ -78,9 +78,13 @@ class ReplicaController:
         while self._moving is not None:
             await asyncio.wait((self._moving,))
 
+    def stop_moving(self) -> None:
+        """Take no more steps after the one that is being taken: newer rows are not heard of any more."""
+        self._has_ended = True
+
     async def end(self) -> bool:
         """Stop and close the replica for good, in any case; return as `StreamReplica.end`."""
-        self._has_ended = True
+        self.stop_moving()
         await self.settled()
         return await self.replica.end()
 

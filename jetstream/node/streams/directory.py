@@ -280,6 +280,8 @@ class NodeStreams:
     async def drain(self) -> None:
         """Leave every subject and finish every mailbox: what NATS had delivered is stored and acked."""
         self._began = False
+        for controller in self._controllers.values():
+            controller.stop_moving()
         await self.settled()
         leading = [replica.leading for replica in self if replica.leading is not None]
         await asyncio.gather(*(stream.detach() for stream in leading))
