@@ -8,7 +8,7 @@ import pytest
 from envelope.limits import MIB
 from jetstream.spark.reading.readers import batch_reader, read_schema
 from tests.support.cluster_scene import ClusterScene, three_nodes
-from tests.support.nodes import run
+from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.spark_reads import Query, rows_of
 
 RECORDS = 48
@@ -29,7 +29,9 @@ def test_a_leader_that_is_killed_in_the_middle_of_a_task_is_replaced_without_a_g
         async with scene.client() as js:
             await js.streams.create("orders", "orders.>", replicas=3)
             leader = str((await scene.cluster.until_whole(js.nats, "orders"))["leader"])
-            await js.publish_all(("orders.x", bytes([n]) * MIB) for n in range(RECORDS))
+            await js.publish_all(
+                ("orders.x", bytes([n]) * MIB, {"timeout": WAIT_SECONDS}) for n in range(RECORDS)
+            )
             await asyncio.to_thread(read_over_the_kill_of, leader)
             await scene.cluster.until_taken_over(js.nats, "orders", leader)
             scene.cluster[leader].start()
