@@ -180,7 +180,7 @@ class Unsupported(RequestError, err_code="unsupported", ack_code=60_008):
 
 
 class Unauthorized(RequestError, err_code="unauthorized", status=401, ack_code=60_009):
-    """Missing or wrong credentials."""
+    """Missing or wrong credentials, or a right that NATS does not give."""
 
 
 class TlsFailed(RequestError, err_code="tls_failed", ack_code=60_020):

@@ -9,16 +9,13 @@ from urllib.parse import urlsplit
 import nats.errors
 
 import jetstream
-from envelope.errors import DeadlinePassed, InvalidConfig, JetstreamError, Unauthorized, UnavailableError
+from envelope.errors import InvalidConfig, JetstreamError, Unauthorized, UnavailableError
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.client.connection import JetstreamClient
 
 CONNECT_SECONDS_MAX: Final = 5.0
 """A command does not wait for a server that is away: it says so."""
-
-_VIOLATION: Final = "permissions violation"
-"""As nats-py reports it: it writes what the server says in lower case."""
 
 
 class _Attempt:
@@ -30,7 +27,6 @@ class _Attempt:
 
     def __init__(self, servers: int) -> None:
         self.failures: list[Exception] = []
-        self._denied: list[Exception] = []
         self._servers = servers
         self._limit: asyncio.Timeout | None = None
 
@@ -45,25 +41,10 @@ class _Attempt:
 
     async def on_error(self, error: Exception) -> None:
         if self._limit is None:
-            if _VIOLATION in str(error):
-                self._denied.append(error)
             return
         self.failures.append(error)
         if len(self.failures) >= self._servers:
             self._limit.reschedule(asyncio.get_running_loop().time())
-
-    def explained(self, error: DeadlinePassed) -> JetstreamError:
-        """Return why there was no answer, if NATS has reported it.
-
-        A request that NATS did not let through is definitely not done. Without the right to subscribe to the
-        answer it may be.
-        """
-        unsent = [denied for denied in self._denied if f"{_VIOLATION} for publish" in str(denied)]
-        if unsent:
-            return Unauthorized(f"NATS did not let it through: {unsent[0]}")
-        if self._denied:
-            return DeadlinePassed(f"{error.description}; NATS says: {self._denied[0]}")
-        return error
 
 
 @asynccontextmanager
@@ -75,7 +56,7 @@ async def connected(
     Raises:
         UnavailableError: no server answers.
         InvalidConfig: a key or a file is not what it should be.
-        Unauthorized: the server does not let us in, or lets us not ask what the block asks (in a group).
+        Unauthorized: the server does not let us in.
     """
     servers = options.urls
     arguments = {**options.connect_arguments(), **(socket or SocketOptions()).connect_arguments()}
@@ -90,17 +71,7 @@ async def connected(
             raise
         except (TimeoutError, JetstreamError) as error:
             raise _refusal(servers, attempt.failures[-1] if attempt.failures else error) from None
-        try:
-            yield client
-        except* DeadlinePassed as overdue:  # the command may have waited in a task group
-            raise attempt.explained(_first(overdue)) from None
-
-
-def _first(gathered: BaseException) -> DeadlinePassed:
-    while isinstance(gathered, BaseExceptionGroup):
-        gathered = gathered.exceptions[0]
-    assert isinstance(gathered, DeadlinePassed), "nothing else was caught"
-    return gathered
+        yield client
 
 
 def _refusal(urls: Sequence[str], reason: Exception) -> JetstreamError:

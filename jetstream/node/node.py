@@ -322,7 +322,14 @@ class Node:
             streams=streams,
             services=told,
         )
-        return RequestApi(prefix, self.node_id, parts.metadata, operations, told)
+        return RequestApi(
+            prefix,
+            self.node_id,
+            parts.metadata,
+            operations,
+            told,
+            names_in_subjects=self.config.api.names_in_subjects == "required",
+        )
 
     def _upkeep(
         self, parts: "_Parts", segments: SegmentKeeper, streams: NodeStreams, tier: Tier

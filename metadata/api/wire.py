@@ -23,6 +23,7 @@ from metadata.api.requests import (
     UpdateStreamRequest,
 )
 from metadata.api.responses import ErrorBody, ErrorResponse, Response
+from metadata.api.subjects import split_subject, with_name
 from metadata.validation import InputProblem, first_problem
 
 ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
@@ -30,23 +31,24 @@ ResponseModel = TypeVar("ResponseModel", bound=BaseModel)
 _DESCRIPTION_CHARS_MAX: Final = 1024
 
 
-def parse_request(suffix: str, payload: bytes) -> Request:
+def parse_request(suffix: str, payload: bytes, *, names_in_subjects: bool = False) -> Request:
     """Return the request in ``payload``; an empty one is ``{}``.
 
     Args:
-        suffix: the subject behind the prefix, e.g. ``stream.create``.
+        suffix: the subject behind the prefix, e.g. ``stream.create`` or ``stream.create.orders``.
         payload: JSON, at most `API_REQUEST_BYTES_MAX` bytes.
+        names_in_subjects: refuse a name that is in the payload alone.
 
     Raises:
         Unsupported: no such request, or a change of an internal stream.
         InvalidName, InvalidSubject: as in `envelope.subjects`.
         InvalidConfig: a value of a stream's configuration is out of its range.
-        RequestError: too large, not a JSON object, an unknown or missing key, a wrong type.
+        RequestError: too large, not a JSON object, an unknown or missing key, a wrong type; another name than
+            in the subject.
     """
-    model = REQUESTS.get(suffix)
-    if model is None:
-        raise Unsupported(f"no request {suffix[:64]!r}; there are: {', '.join(REQUESTS)}")
-    body = _json_object(payload)
+    operation, name = split_subject(suffix)
+    model = REQUESTS[operation]
+    body = with_name(operation, name, _json_object(payload), is_required=names_in_subjects)
     is_config = model in (CreateStreamRequest, UpdateStreamRequest)
     try:
         request = model.model_validate(body)

@@ -12,7 +12,7 @@ from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra 
 
 from envelope.errors import ConnectionLost, InvalidConfig
 from envelope.urls import shown_url, user_in
-from jetstream.client.nodes.nats_seam import RunParser
+from jetstream.client.nodes.nats_seam import RunParser, is_cancelled
 
 _IDENTITIES: Final = {"user", "token", "user_credentials", "nkeys_seed", "nkeys_seed_str", "user_jwt_cb"}
 """Options of nats-py that say who the client is; without one of them a URL may."""
@@ -68,8 +68,7 @@ def _survive_complaints(client: NatsClient) -> None:
         await client._error_cb(client._err)
 
     async def connect_anew(s: Server) -> None:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # `asyncio.wait_for` of Python 3.11 may lose that
+        if is_cancelled():  # `asyncio.wait_for` of Python 3.11 may lose that
             raise asyncio.CancelledError
         writer = getattr(client._transport, "_io_writer", None)
         if writer is not None:
@@ -90,6 +89,5 @@ async def close_nats(client: NatsClient) -> None:
         with suppress(OSError, RuntimeError):  # asyncio's, and uvloop's, about a transport that is closed
             await client.close()
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_cancelled():
             raise

@@ -6,6 +6,7 @@ before its parser, which gets everything else. The package pins nats-py's minor 
 (`jetstream.node.nats.parser_seam`) replaces the parser; a client's connection is the application's too.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
@@ -13,6 +14,7 @@ from nats.aio.client import Client as NatsClient
 from nats.protocol.parser import Parser
 
 from envelope.errors import ConnectionLost, Overloaded
+from jetstream.client.nodes.denials import Denials
 
 # ruff: noqa: SLF001 - this module is the adapter to nats-py's private attributes
 
@@ -67,6 +69,8 @@ class RunParser:
         self._line: bytes | None = None
         """What the lines of the subscription's messages begin with."""
         self._take: Take = lambda _data, position: position
+        self.denials = Denials()
+        """nats-py reads the server's complaints in lower case."""
         self.reset()
 
     @classmethod
@@ -122,10 +126,18 @@ class RunParser:
                 self._held = data[position:]
                 break
             else:
+                if data.startswith(b"-ERR", position):
+                    self.denials.on_complaint(data[position:end])
                 self._owed = max(0, end - len(data))
                 position = min(end, len(data))
         if start < position:
             await self._parser.parse(data[start:position])
+
+
+def is_cancelled() -> bool:
+    """Return whether the current task was cancelled, and not just a future of nats-py's that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _message_end(data: bytes, position: int) -> int | None:

@@ -11,7 +11,16 @@ from nats.aio.msg import Msg
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
-from envelope.errors import ConnectionLost, DeadlinePassed, NoResponders, RemoteProtocolError, RequestError
+from envelope.errors import (
+    ConnectionLost,
+    DeadlinePassed,
+    NoResponders,
+    RemoteProtocolError,
+    RequestError,
+    Unauthorized,
+)
+from jetstream.client.nodes.denials import Denial
+from jetstream.client.nodes.nats_seam import RunParser, is_cancelled
 from jetstream.client.nodes.node_links import Address
 from metadata.api.group_responses import ListGroupsResponse
 from metadata.api.responses import (
@@ -21,6 +30,7 @@ from metadata.api.responses import (
     PartitionedStreamInfo,
     StreamInfo,
 )
+from metadata.api.subjects import request_subject
 from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -39,6 +49,57 @@ ASK_AGAIN_SECONDS: Final = 0.5
 and one that stands still listens."""
 _NO_RESPONDERS: Final = "503"
 """NATS's own answer where nobody listens: a status without a payload."""
+
+
+class _Question:
+    """A request that waits for its answer, or for NATS to say that there can be none.
+
+    Attributes:
+        subject: of the request.
+        limit: of the wait; it ends early when NATS has denied something.
+        denial: what that was.
+        is_sent: the request itself may have gone out.
+    """
+
+    def __init__(self, subject: str, inbox: str, seconds: float) -> None:
+        self.subject = subject
+        self.limit = asyncio.timeout(seconds)
+        self.denial: Denial | None = None
+        self.is_sent = False
+        self._inbox = inbox
+
+    def on_denial(self, denial: Denial) -> None:
+        """Give up if it is about this request, or about the answer to it."""
+        if denial.subject == (self.subject if denial.is_publish else self._inbox):
+            self.denial = self.denial or denial
+            self.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def answer(self, connection: NatsClient, data: bytes, again_s: float | None) -> Msg:
+        """Ask, and again every ``again_s`` seconds, until somebody answers; any of the answers counts.
+
+        Raises:
+            NoRespondersError: of nats-py: nobody listens.
+            ConnectionLost: the client was closed.
+        """
+        answers = await connection.subscribe(self._inbox)
+        try:
+            while True:
+                self.is_sent = self.denial is None
+                await connection.publish(self.subject, data, reply=self._inbox)
+                try:
+                    answer = await answers.next_msg(again_s)
+                except nats.errors.TimeoutError:
+                    continue
+                except asyncio.CancelledError:
+                    if is_cancelled():
+                        raise
+                    raise ConnectionLost("the client was closed before the answer came") from None
+                if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+                    raise nats.errors.NoRespondersError
+                return answer
+        finally:
+            with suppress(nats.errors.Error):  # about a connection that has ended meanwhile
+                await answers.unsubscribe()
 
 
 class NatsRequests:
@@ -65,21 +126,21 @@ class NatsRequests:
             DeadlinePassed: no answer in time; the outcome is unknown.
             JetstreamError: the node's refusal.
         """
-        subject = f"{self._prefix}.{name}"
         try:
             data = to_json(fields)
-            if name in QUESTIONS:
-                reply = await self._answered(subject, data)
-            else:
-                reply = await self._nats.request(subject, data, timeout=self._timeout)
         except PydanticSerializationError as error:
             raise RequestError(f"{name}: {error}") from None
-        except nats.errors.NoRespondersError:
-            raise NoResponders(f"no node answers {subject}") from None
-        except (nats.errors.TimeoutError, TimeoutError):
-            raise DeadlinePassed(f"no answer to {name} in {self._timeout:g} s") from None
-        except nats.errors.Error as error:
-            raise ConnectionLost(f"NATS: {error}") from error
+        subject = request_subject(name, fields)
+        try:
+            reply = await self._answered(name, subject, data)
+        except (NoResponders, Unauthorized) as refusal:
+            # An older node knows no names in subjects, and older rights are about subjects without names.
+            if subject == name:
+                raise
+            try:
+                reply = await self._answered(name, name, data)
+            except (NoResponders, Unauthorized):
+                raise refusal from None
         *others, last = models
         for model in others:
             with suppress(RemoteProtocolError):
@@ -101,23 +162,31 @@ class NatsRequests:
             if not items_of(page) or len(items) >= page.total:
                 return items
 
-    async def _answered(self, subject: str, data: bytes) -> Msg:
-        """Ask until somebody answers; an answer to an earlier asking counts."""
-        inbox = self._nats.new_inbox()
-        answers = await self._nats.subscribe(inbox)
+    async def _answered(self, name: str, suffix: str, data: bytes) -> Msg:
+        """Ask, a question until somebody answers; an answer to an earlier asking counts.
+
+        Raises:
+            JetstreamError: there is no answer, as `ask` says.
+        """
+        question = _Question(f"{self._prefix}.{suffix}", self._nats.new_inbox(), self._timeout)
+        again_s = ASK_AGAIN_SECONDS if name in QUESTIONS else None
         try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    await self._nats.publish(subject, data, reply=inbox)
-                    try:
-                        answer = await answers.next_msg(ASK_AGAIN_SECONDS)
-                    except nats.errors.TimeoutError:
-                        continue
-                    if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
-                        raise nats.errors.NoRespondersError
-                    return answer
-        finally:
-            await answers.unsubscribe()
+            with RunParser.of(self._nats).denials.notifying(question.on_denial):
+                async with question.limit:
+                    return await question.answer(self._nats, data, again_s)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"no node answers {question.subject}") from None
+        except (nats.errors.TimeoutError, TimeoutError):
+            if question.denial is None:
+                raise DeadlinePassed(f"no answer to {name} in {self._timeout:g} s") from None
+            text = question.denial.text
+            if question.denial.is_publish or not question.is_sent:
+                raise Unauthorized(text) from None
+            raise DeadlinePassed(
+                f"{name}: whether it was done is unknown, no answer can come: {text}"
+            ) from None
+        except nats.errors.Error as error:
+            raise ConnectionLost(f"NATS: {error}") from error
 
     async def stream_info(self, name: str) -> StreamInfo | PartitionedStreamInfo:
         """Return a stream's configuration and state; of a partitioned one its partitions."""

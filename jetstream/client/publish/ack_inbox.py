@@ -18,7 +18,8 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from envelope.acks import PLAIN_ACK
-from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, NoResponders
+from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, NoResponders, Unauthorized
+from jetstream.client.nodes.denials import Denial
 from jetstream.client.nodes.nats_seam import RunParser
 from jetstream.client.publish.messages import PublishAck, PublishRefusal, parse_ack, plain_acks
 
@@ -80,13 +81,15 @@ class OneAck:
         future: of the ack.
         timeout: seconds.
         token: its number; see `AckInbox.address`.
+        subjects: of its messages, in their order; whoever sends one adds its subject.
         unanswered: how many messages have no answer and may get one.
     """
 
-    __slots__ = ("_listener", "future", "timeout", "token", "unanswered")
+    __slots__ = ("_listener", "future", "subjects", "timeout", "token", "unanswered")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float, listener: Listener = _nobody) -> None:
         self.token = 0
+        self.subjects: list[str] = []
         self.timeout = timeout
         self.unanswered = 1
         self.future: AckFuture = ClaimedFuture(loop=loop)
@@ -114,7 +117,7 @@ class OneAck:
 class AckOfEach:
     """Waits for the answers of all named streams to one message; attributes as of `OneAck`."""
 
-    __slots__ = ("_acks", "_listener", "_streams", "future", "timeout", "token", "unanswered")
+    __slots__ = ("_acks", "_listener", "_streams", "future", "subjects", "timeout", "token", "unanswered")
 
     def __init__(
         self,
@@ -124,6 +127,7 @@ class AckOfEach:
         listener: Listener = _nobody,
     ) -> None:
         self.token = 0
+        self.subjects: list[str] = []
         self.timeout = timeout
         self.unanswered = 1
         self.future: AcksFuture = ClaimedFuture(loop=loop)
@@ -131,9 +135,9 @@ class AckOfEach:
         self._acks: dict[str, PublishAck] = {}
         self._listener = listener
 
-    def add(self, messages: int) -> None:
+    def expect_all(self) -> None:
         """Expect the answers to the one message that there is, as is done from the start."""
-        assert messages == 1, "a message has its own"
+        assert len(self.subjects) == 1, "a message has its own"
 
     def on_answers(self, answers: Answers) -> bool:
         """Take the answers of named streams, or of partitions of them; others are not ours to wait for."""
@@ -142,7 +146,7 @@ class AckOfEach:
             if not isinstance(answer, PublishRefusal):
                 if named is not None:
                     self._acks[named] = answer
-            elif named is not None or isinstance(answer.error, NoResponders):
+            elif named is not None or isinstance(answer.error, NoResponders | Unauthorized):
                 self.on_failure(answer.error)
         if self.unanswered and len(self._acks) == len(set(self._streams)):
             self.unanswered = 0
@@ -165,10 +169,11 @@ class AckBlock:
     The future has their acks in order. It fails with the first failure, whether or not others have answers.
     """
 
-    __slots__ = ("_acks", "_listener", "_loop", "future", "timeout", "token", "unanswered")
+    __slots__ = ("_acks", "_listener", "_loop", "future", "subjects", "timeout", "token", "unanswered")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float, listener: Listener) -> None:
         self.token = 0
+        self.subjects: list[str] = []
         self._loop = loop
         self.timeout = timeout
         self.unanswered = 0
@@ -176,10 +181,10 @@ class AckBlock:
         self._acks: list[Answer | None] = []
         self._listener = listener
 
-    def add(self, messages: int) -> None:
-        """Expect answers to so many messages more."""
-        self._acks += [None] * messages
-        self.unanswered += messages
+    def expect_all(self) -> None:
+        """Expect answers to a message on each of the subjects."""
+        self.unanswered = len(self.subjects)
+        self._acks = [None] * self.unanswered
 
     def on_answers(self, answers: Answers) -> bool:
         """Take the first answer to each message; return whether no more are expected."""
@@ -236,12 +241,15 @@ class AckInbox:
         self._loop = asyncio.get_running_loop()
         self._prefix = f"{nats.new_inbox()}.".encode()
         self._waiting: dict[int, Expected] = {}
+        self._unheard: Denial | None = None
+        """Why no answer can come, until one comes all the same."""
         self._token = 0
         # One lane for each timeout in use: within a lane, deadlines come in the order of sending.
         self._lanes: dict[float, deque[tuple[float, int]]] = {}
 
     async def open(self) -> None:
         """Subscribe."""
+        RunParser.of(self._nats).denials.add(self._on_denial)
         subscription = await self._nats.subscribe(
             f"{self._prefix.decode()}*.*", cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
@@ -271,6 +279,8 @@ class AckInbox:
             lane = self._lanes[timeout] = deque()
             self._loop.call_later(timeout, self._expire, timeout)
         lane.append((self._loop.time() + timeout, token))
+        if self._unheard is not None:
+            self._loop.call_soon(self._give_up_unheard, token)
 
     def withdraw(self, expectation: Expected) -> None:
         """Wait no more for it."""
@@ -288,6 +298,29 @@ class AckInbox:
         for expectation in waiting.values():
             expectation.on_failure(error or ConnectionLost("the client was closed before the ack came"))
         self._lanes.clear()
+
+    def _on_denial(self, denial: Denial) -> None:
+        if denial.is_publish:
+            error = Unauthorized(denial.text)
+            for token, expectation in tuple(self._waiting.items()):
+                self._on_answers(
+                    [
+                        (token, number, PublishRefusal("", error))
+                        for number, subject in enumerate(expectation.subjects)
+                        if subject == denial.subject
+                    ]
+                )
+        elif denial.subject.encode().startswith(self._prefix):
+            self._unheard = denial
+            for token in tuple(self._waiting):
+                self._give_up_unheard(token)
+
+    def _give_up_unheard(self, token: int) -> None:
+        expectation = self._waiting.get(token)
+        if expectation is not None and self._unheard is not None:
+            text = f"no ack can come, whether the message is stored is unknown: {self._unheard.text}"
+            self.withdraw(expectation)
+            expectation.on_failure(DeadlinePassed(text))
 
     def _take(self, data: bytes, position: int) -> int:
         """Take the plain acks that follow each other from ``position`` on; return where they end."""
@@ -321,6 +354,7 @@ class AckInbox:
             self._on_answers([(int(token), int(number), answer)])
 
     def _on_answers(self, answers: Answers) -> None:
+        self._unheard = None
         for token, its_answers in groupby(answers, itemgetter(0)):
             expectation = self._waiting.get(token)
             if expectation is not None and expectation.on_answers(its_answers):

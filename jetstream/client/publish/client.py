@@ -130,6 +130,7 @@ class PublishingClient:
         loop = asyncio.get_running_loop()
         timeout = options.get("timeout", TIMEOUT_S_DEFAULT)
         expectation = OneAck(loop, timeout) if streams is None else AckOfEach(streams, loop, timeout)
+        expectation.subjects.append(subject)
         reply = inbox.address(expectation)
         inbox.expect(expectation)
         try:

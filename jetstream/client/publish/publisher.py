@@ -185,6 +185,7 @@ class Publisher:
         """
         await self._room()
         ack = OneAck(self._loop, options.get("timeout", self._timeout), self._on_answers)
+        ack.subjects.append(subject)
         reply = self._inbox.address(ack) + b"0"
         command = _command(subject, value, reply, options, self._nats.max_payload)
         await self._write((ack,), command, 1, len(command[1]))
@@ -273,7 +274,6 @@ class Publisher:
         room = await self._room()
         size_max = self._nats.max_payload
         expected: list[AckBlock | AckOfEach] = []
-        counts: list[int] = []
         block: AckBlock | AckOfEach | None = None
         pieces: list[bytes] = []
         reply = b""
@@ -289,17 +289,17 @@ class Publisher:
                 pieces += command
                 if number == 0:
                     expected.append(block)
-                    counts.append(0)
-                counts[-1] = number = number + 1
+                block.subjects.append(message[0])
+                number += 1
                 size += len(command[1])
                 if size >= _TOGETHER_BYTES:
                     break
         finally:
             if pieces:
-                for each, count in zip(expected, counts, strict=True):
-                    each.add(count)
-                await self._write(expected, pieces, sum(counts), size)
-        return [(each.future, count) for each, count in zip(expected, counts, strict=True)]
+                for each in expected:
+                    each.expect_all()
+                await self._write(expected, pieces, sum(len(each.subjects) for each in expected), size)
+        return [(each.future, len(each.subjects)) for each in expected]
 
     def _block(self, timeout: float, streams: Sequence[str] | None) -> AckBlock | AckOfEach:
         if streams is None:

@@ -244,6 +244,7 @@ class SessionPublisher:
         message.after = self._unacked[place - 1].sequence if place else self._last_acked
         options = self._settings.placed(message.options, message.sequence, message.after)
         ack = message.ack = OneAck(self._loop, max(self._settings.retry_s, self._settings.timeout_s))
+        ack.subjects.append(message.subject)
         reply = self._inbox.address(ack) + b"0"
         self._inbox.expect(ack)
         ack.future.add_done_callback(partial(self._answered, message, ack))

@@ -31,6 +31,7 @@ from metadata.api.requests import (
 )
 from metadata.api.responses import CoordinatorInfo, StreamInfo
 from metadata.api.routing import home_of, node_subject
+from metadata.api.subjects import named_patterns
 from metadata.api.wire import (
     decode_response,
     encode_error,
@@ -47,9 +48,9 @@ _log = logging.getLogger(__name__)
 _REQUESTS_WAITING_MAX: Final = 1024
 _REQUESTS_AT_ONCE: Final = 16
 _QUESTIONS: Final = tuple(
-    f".{name}" for name, model in REQUESTS.items() if model in (StreamInfoRequest, *get_args(StoredQuestion))
+    name for name, model in REQUESTS.items() if model in (StreamInfoRequest, *get_args(StoredQuestion))
 )
-"""The ends of the subjects of questions about one stream, cursor or group."""
+"""What the subjects of questions about one stream, cursor or group begin with, behind the prefix."""
 _HOME_SECONDS: Final = READY_SECONDS + 2.0
 """How long another node may take to answer; one that is dead is known at once, as NATS knows who listens."""
 _HOME_NS: Final = 5_000_000_000
@@ -69,8 +70,12 @@ class RequestApi:
         metadata: MetadataQuorum,
         operations: ApiOperations,
         services: ApiServices,
+        *,
+        names_in_subjects: bool,
     ) -> None:
+        """``names_in_subjects``: refuse requests that name what they are about in their payload alone."""
         self._prefix = prefix
+        self._names_in_subjects = names_in_subjects
         self._node_id = node_id
         self._metadata = metadata
         self._operations = operations
@@ -83,7 +88,7 @@ class RequestApi:
         """Subscribe; the server has the subscriptions on return."""
         await self._services.link.serve(node_subject(self._prefix, self._node_id, ">"), self._take)
         # Not '>': who asks one node must hear from NATS at once that it is gone.
-        for shape in ("*", "*.*"):
+        for shape in ("*", "*.*", *named_patterns()):
             await self._services.link.serve(f"{self._prefix}.{shape}", self._take_shared, queue=self._prefix)
 
     async def coordinator(self, group: str) -> CoordinatorInfo:
@@ -102,7 +107,7 @@ class RequestApi:
             self._take(message)
 
     def _take(self, message: ServiceRequest) -> None:
-        is_question = message.subject.endswith(_QUESTIONS)
+        is_question = self._suffix(message.subject)[0].startswith(_QUESTIONS)
         try:
             (self._questions if is_question else self._waiting).put_nowait(message)
         except asyncio.QueueFull:
@@ -123,13 +128,12 @@ class RequestApi:
             await self._respond(await requests.get())
 
     async def _respond(self, message: ServiceRequest) -> None:
-        own = node_subject(self._prefix, self._node_id, "")
-        is_sent_on = message.subject.startswith(own)
-        suffix = message.subject.removeprefix(own if is_sent_on else f"{self._prefix}.")
+        suffix, is_sent_on = self._suffix(message.subject)
         try:
             if message.unread_bytes:
                 raise request_too_large(message.unread_bytes)
-            request = parse_request(suffix, message.payload)
+            needs_name = self._names_in_subjects and not is_sent_on
+            request = parse_request(suffix, message.payload, names_in_subjects=needs_name)
             if is_sent_on:
                 answer = encode_response(await self._operations.answer(request))
             else:
@@ -139,6 +143,12 @@ class RequestApi:
             answer = encode_error(error)
         if message.reply:
             await self._services.link.publish(message.reply, answer)
+
+    def _suffix(self, subject: str) -> tuple[str, bool]:
+        """Return what is behind the prefix, and whether this node alone was asked: who checks has done so."""
+        own = node_subject(self._prefix, self._node_id, "")
+        is_sent_on = subject.startswith(own)
+        return subject.removeprefix(own if is_sent_on else f"{self._prefix}."), is_sent_on
 
     async def _answer_at_home(self, request: Request, suffix: str, data: bytes) -> bytes:
         """Return the answer of whoever is to give it; who that is may be decided only now.

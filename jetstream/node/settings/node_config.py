@@ -195,6 +195,14 @@ class HttpConfig(_Section):
     """0 takes a free one."""
 
 
+class ApiConfig(_Section):
+    """The request API."""
+
+    names_in_subjects: Literal["optional", "required"] = "optional"
+    """Whether a request may name its stream, group or consumer in its payload alone; where NATS's permissions
+    tell one name from another, it must not."""
+
+
 class PeerTlsConfig(_Section):
     """TLS between nodes, in both directions: each shows its certificate to the other."""
 
@@ -300,6 +308,7 @@ class NodeConfig(BaseSettings):
     """Of what readers want from there so much is kept in the data directory, in whole segments; at least the
     newest one."""
     api_prefix: str = "jetstream.api"
+    api: ApiConfig = ApiConfig()
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""
     checkpoint_interval: PositiveDuration = timedelta(seconds=1)

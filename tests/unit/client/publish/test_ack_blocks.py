@@ -24,7 +24,8 @@ class Scene:
         self.counted = 0
         self.errors: list[BaseException | None] = []
         self.block = AckBlock(asyncio.get_running_loop(), 5.0, self._listen)
-        self.block.add(3)
+        self.block.subjects += ["s.1"] * 3
+        self.block.expect_all()
 
     def _listen(self, _: Expected, count: int, failed: Sequence[ClaimedFuture[Any]]) -> None:
         self.counted += count

@@ -1,0 +1,58 @@
+"""What a server's complaint says of rights."""
+
+import asyncio
+
+import pytest
+from nats.aio.client import Client as NatsClient
+
+from jetstream.client.nodes.denials import Denial, denial_in
+from jetstream.client.nodes.nats_seam import RunParser
+
+
+@pytest.mark.parametrize(
+    ("line", "denial"),
+    [
+        (b"-ERR 'Permissions Violation for Publish to \"Orders.eu\"'", Denial("Orders.eu", is_publish=True)),
+        (b"-ERR 'Permissions Violation for Subscription to \"_INBOX.a.*\"'", Denial("_INBOX.a.*", False)),
+        (
+            b'-ERR \'Permissions Violation for Subscription to "a" using queue "q"\'',
+            Denial("a", is_publish=False),
+        ),
+        (b'-ERR \'Permissions Violation for Publish to "a\\"b\\\\c"\'', Denial('a"b\\c', is_publish=True)),
+        ("-ERR 'Permissions Violation for Publish to \"ü\"'".encode(), Denial("ü", is_publish=True)),
+        (b"-ERR 'Permissions Violation for Publish with Reply of \"a\"'", None),
+        (b"-ERR 'Maximum Payload Violation'", None),
+        (b"-ERR", None),
+    ],
+)
+def test_a_denial_names_the_subject_as_it_was_sent(line: bytes, denial: Denial | None) -> None:
+    assert denial_in(line) == denial
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_denials_are_found_between_messages_however_the_bytes_come(size: int) -> None:
+    line = b"-ERR 'Permissions Violation for Publish to \"A\"'\r\n"
+    data = b"PONG\r\nMSG a 1 %d\r\n%b\r\n%bPING\r\n%b" % (len(line), line, line, line)
+
+    async def scenario() -> list[Denial]:
+        client = NatsClient()
+        RunParser.install(client)
+        parser = RunParser.of(client)
+        found: list[Denial] = []
+        with parser.denials.notifying(found.append):
+            for start in range(0, len(data), size):
+                await _quietly(parser, data[start : start + size])
+        parser.denials.on_complaint(line)
+        return found
+
+    assert asyncio.run(scenario()) == [Denial("A", is_publish=True)] * 2
+
+
+async def _quietly(parser: RunParser, data: bytes) -> None:
+    """nats-py's own parser is not asked: what it does with these needs a connection."""
+    parser._parser.parse = _nothing  # type: ignore[assignment, method-assign]  # as above
+    await parser.parse(data)
+
+
+async def _nothing(_: bytes = b"") -> None:
+    pass
