@@ -18,7 +18,10 @@ def socket_settings(config: SocketConfig) -> SocketSettings:
     """
     token = config.token if config.token_file is None else token_in(config.token_file, "socket.token_file")
     tls = None if config.tls is None else server_context(config.tls)
-    if token is not None and tls is None and config.host not in LOOPBACK:
+    exposed = config.host not in LOOPBACK
+    if exposed and token is None and (config.tls is None or config.tls.client_ca is None):
+        _log.warning("whoever can connect can read every stream: no socket.token host=%s", config.host)
+    elif exposed and tls is None:
         _log.warning("socket.token travels unencrypted: there is no socket.tls host=%s", config.host)
     return SocketSettings(token=token, tls=tls, selection_bytes=config.selection_bytes)
 

@@ -239,6 +239,8 @@ class PeersConfig(_Section):
     """The same from a file; white space around it does not count."""
     tls: PeerTlsConfig | None = None
     """None speaks no TLS."""
+    open: bool = False
+    """Whether everybody may come in who can connect: beyond loopback a token or TLS is wanted otherwise."""
     catch_up_bytes: Annotated[int, Field(ge=1)] | None = CATCH_UP_BYTES_DEFAULT
     """Bytes a second that this node as a leader serves to replicas that are not in sync; None: no limit."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from envelope.errors import UnavailableError
+from envelope.errors import InvalidConfig, UnavailableError
 from envelope.types import NodeId
 from jetstream.node.settings.credentials import (
     client_side,
@@ -76,7 +76,8 @@ def peer_settings(
         formed: the voters, if the settings do not name them.
 
     Raises:
-        InvalidConfig: a file that is not there, or is not what it should be.
+        InvalidConfig: a file that is not there, or is not what it should be; nodes that everybody could join
+            who can connect, unless ``peers.open`` says so.
     """
     peers = config.peers
     if peers is None:
@@ -85,7 +86,7 @@ def peer_settings(
     listen = Address(peers.host or own.host, own.port if peers.port is None else peers.port)
     voters = peers.voters or formed
     assert voters, "a cluster has voters"
-    exposed = any(address.host not in LOOPBACK for address in (own, *voters.values()))
+    exposed = any(address.host not in LOOPBACK for address in (own, listen, *voters.values()))
     identity = _identity(config.cluster, node_id, peers, exposed=exposed)
     return PeerSettings(identity, voters, listen, own, peers.catch_up_bytes)
 
@@ -102,6 +103,11 @@ def peer_token(peers: PeersConfig) -> SecretStr | None:
 def _identity(cluster: str, node_id: NodeId, peers: PeersConfig, *, exposed: bool) -> PeerIdentity:
     token = peer_token(peers)
     if peers.tls is None:
+        if exposed and token is None and not peers.open:
+            raise InvalidConfig(
+                "peers: whoever can connect could change the metadata and read every stream: "
+                "give all nodes a token or tls, or set peers.open where nobody else can connect"
+            )
         if exposed and token is None:
             _log.warning("whoever can connect can change the metadata: no peers.tls, no peers.token")
         elif exposed:

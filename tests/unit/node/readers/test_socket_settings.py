@@ -81,11 +81,19 @@ def test_the_token_is_in_no_repr(tmp_path: Path) -> None:
     assert SECRET not in repr(socket_settings(config.socket))
 
 
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ({"token": SECRET}, "travels unencrypted"),
+        ({}, "whoever can connect can read every stream"),
+    ],
+)
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("10.0.0.5", True), ("0.0.0.0", True)])
-def test_a_token_that_would_travel_unencrypted_is_warned_of(
-    host: str, warned: bool, caplog: pytest.LogCaptureFixture
+def test_a_socket_beyond_loopback_that_guards_too_little_is_warned_of(
+    host: str, warned: bool, settings: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        socket_settings(SocketConfig.model_validate({"host": host, "token": SECRET}))
+        socket_settings(SocketConfig.model_validate({"host": host, **settings}))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warned
+    assert (warning in caplog.text) == warned
     assert SECRET not in caplog.text

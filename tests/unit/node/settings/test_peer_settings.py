@@ -23,7 +23,7 @@ from tests.support.sockets import run
 
 SECRET = "swordfish-and-chips"
 N1 = NodeId("n1")
-THREE = 'node_id = "n1"\n[peers]\nvoters = {n1 = "h1:9300", n2 = "h2", n3 = "[::1]:9302"}\n'
+THREE = 'node_id = "n1"\n[peers]\nvoters = {n1 = "h1:9300", n2 = "h2", n3 = "[::1]:9302"}\nopen = true\n'
 LOCAL = 'node_id = "n1"\n[peers]\nvoters = {n1 = "127.0.0.1:9300", n2 = "localhost:9301"}\n'
 
 
@@ -160,6 +160,25 @@ def test_what_others_could_do_on_the_way_is_warned_of(
     assert len(caplog.records) == (warning is not None)
     assert (warning or "") in caplog.text
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        THREE.replace("open = true\n", ""),
+        LOCAL.replace("localhost", "h2"),
+        LOCAL + 'host = "0.0.0.0"\n',
+    ],
+)
+def test_a_port_for_nodes_that_is_open_to_everybody_is_refused_unless_that_is_said(
+    tmp_path: Path, text: str
+) -> None:
+    files = make_tls_files(tmp_path)
+    tls = f'certificate = "{files.server_certificate}"\nkey = "{files.server_key}"\nca = "{files.ca}"'
+    with pytest.raises(InvalidConfig, match=r"give all nodes a token or tls, or set peers\.open"):
+        settings_of(tmp_path, text)
+    for said in ("open = true", f'token = "{SECRET}"', f"[peers.tls]\n{tls}"):
+        settings_of(tmp_path, f"{text}\n{said}")
 
 
 def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:
