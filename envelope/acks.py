@@ -56,12 +56,12 @@ class EchoingReply(bytes):
 
     def echo(self, offset: Offset | None) -> bytes:
         """Return what the JSON of an answer ends with; ``offset`` is that of the last record, if any."""
-        more: dict[str, int | str] = {}
+        more = b""
         if self.records is not None and offset is not None:
-            more = {"first_offset": offset - self.records + 1, "count": self.records}
+            more = b',"first_offset":%d,"count":%d' % (offset - self.records + 1, self.records)
         if self.correlation_id is not None:
-            more["correlation_id"] = self.correlation_id
-        return b"," + json.dumps(more, separators=_SEPARATORS).encode()[1:] if more else b"}"
+            more += b',"correlation_id":' + json.dumps(self.correlation_id).encode()
+        return more + b"}"
 
 
 class AckWriter:

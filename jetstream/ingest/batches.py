@@ -7,7 +7,7 @@ Source: Apache Arrow columnar format, "IPC Streaming Format"; "Security consider
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -34,8 +34,11 @@ _OURS: Final = pa.array(sorted(MESSAGE_HEADERS), pa.utf8())
 _HEADER_BYTES_MIN: Final = 64
 """Counted for each header of the last record: offsets, validity and padding."""
 
+_STREAM_ENDS: Final = (b"", b"\xff\xff\xff\xff\0\0\0\0", bytes(4))
+"""What may stand behind the record batch: nothing, the end of a stream, or that of an old writer's stream."""
+
 _NO_ARROW: Final = (
-    *(pa.ArrowException, OSError, EOFError, StopIteration),
+    *(pa.ArrowException, OSError, EOFError),
     ValueError,  # a name in the schema that is no text
     *(CorruptDataError, struct.error),  # of our own look at the metadata
 )
@@ -47,31 +50,22 @@ Headers = Sequence[tuple[str, bytes]]
 class BatchContent:
     """The rows of one batch envelope, checked."""
 
-    rows: pa.RecordBatch
+    subject: bytes
+    columns: Mapping[str, "pa.Array[Any]"]
+    """Those that it has, by name."""
+    size_bytes: int
+    """In the log, at most."""
     first_txid: int | None
     last_txid: int | None
 
-    def to_records(
-        self, base: Offset, timestamp: TimestampUs, subject: bytes, last_headers: Headers
-    ) -> pa.RecordBatch:
-        """Return the records at ``base`` and after; ``last_headers`` are added to those of the last one."""
-        count = self.rows.num_rows
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(np.arange(base, base + count, dtype=np.int64)),
-                pa.repeat(pa.scalar(timestamp, _TIMESTAMP), count),
-                pa.repeat(pa.scalar(subject.decode(), pa.utf8()), count),
-                self._column("key"),
-                self._headers(last_headers),
-                self._column("txid"),
-                self._column("value"),
-            ],
-            schema=SCHEMA,
-        )
+    @property
+    def records(self) -> int:
+        """How many rows there are."""
+        return len(self.columns["value"])
 
     def has_other_keys(self, key: bytes | None) -> bool:
         """Return whether a record has a key, and one that is not ``key``."""
-        keys = self._column("key")
+        keys = self.column("key")
         if keys.null_count == len(keys):
             return False
         return key is None or pc.any(pc.not_equal(keys, pa.scalar(key, keys.type))).as_py() is True
@@ -79,22 +73,45 @@ class BatchContent:
     def largest_txid_step(self) -> int:
         """Return by how much a txid is above the one before it at most; 0: none is."""
         # As unsigned numbers, so that no difference of two signed ones is too large.
-        txids = self._column("txid").drop_null().to_numpy().view(np.uint64)
+        txids = self.column("txid").drop_null().to_numpy().view(np.uint64)
         return int((txids[1:] - txids[:-1]).max(initial=0))
 
-    def _column(self, name: str) -> "pa.Array[Any]":
-        if name in self.rows.schema.names:
-            return self.rows.column(name)
-        return _nothing(name, self.rows.num_rows)
+    def column(self, name: str) -> "pa.Array[Any]":
+        """Return what the records have in a column of `COLUMNS`."""
+        column = self.columns.get(name)
+        return _nothing(name, self.records) if column is None else column
 
-    def _headers(self, last: Headers) -> "pa.Array[Any]":
-        given = self._column("headers")
-        if not last:
-            return given
-        of_last = [(pair["key"], pair["value"]) for pair in given[-1].as_py() or ()]
-        extended: pa.Array[Any] = pa.array([[*of_last, *last]], HEADERS_TYPE)
-        all_of_them: pa.Array[Any] = pa.concat_arrays([given[:-1], extended])
-        return all_of_them
+
+def joined_records(batches: Sequence[BatchContent], base: Offset, timestamp: TimestampUs) -> pa.RecordBatch:
+    """Return the records of ``batches``, one at least, at ``base`` and after.
+
+    Most of the price of a batch of the log is that of its columns, not of its rows: so small ones share it.
+    """
+    count = sum(batch.records for batch in batches)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.arange(base, base + count, dtype=np.int64)),
+            pa.repeat(pa.scalar(timestamp, _TIMESTAMP), count),
+            _subjects(batches),
+            *(_joined(batches, name, count) for name in COLUMNS),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _subjects(batches: Sequence[BatchContent]) -> "pa.Array[Any]":
+    if len(batches) == 1:
+        return pa.repeat(pa.scalar(batches[0].subject.decode(), pa.utf8()), batches[0].records)
+    rows = np.repeat(np.arange(len(batches)), [batch.records for batch in batches])
+    return pa.array([batch.subject for batch in batches], pa.binary()).view(pa.utf8()).take(rows)
+
+
+def _joined(batches: Sequence[BatchContent], name: str, count: int) -> "pa.Array[Any]":
+    if not any(name in batch.columns for batch in batches):
+        return _nothing(name, count)
+    first, *others = (batch.column(name) for batch in batches)
+    joined: pa.Array[Any] = pa.concat_arrays([first, *others]) if others else first
+    return joined
 
 
 @lru_cache(maxsize=64)
@@ -108,7 +125,7 @@ def read_batch(envelope: Envelope, subject: bytes, added: Headers, record_bytes_
 
     Args:
         envelope: of kind batch.
-        subject: that its records will have.
+        subject: that its records have.
         added: headers that its last record will have besides its own.
         record_bytes_max: the stream's limit for one record.
 
@@ -127,24 +144,33 @@ def read_batch(envelope: Envelope, subject: bytes, added: Headers, record_bytes_
             f"a batch of {count} records and {envelope.size_bytes} bytes takes {fixed + envelope.size_bytes} "
             f"bytes in the log, the limit is {BATCH_BYTES_MAX}"
         )
-    rows = _decoded(envelope.content(BATCH_BYTES_MAX), count)
-    if "headers" in rows.schema.names:
-        _check_headers(rows.column("headers"))
+    columns = _decoded(envelope.content(BATCH_BYTES_MAX), count)
+    if "headers" in columns:
+        _check_headers(columns["headers"])
     if envelope.size_bytes > record_bytes_max:
-        _check_sizes(rows, record_bytes_max)
-    return BatchContent(rows, *_txids(rows))
+        _check_sizes(columns, record_bytes_max)
+    if added:
+        columns["headers"] = _extended(columns.get("headers", _nothing("headers", count)), added)
+    return BatchContent(subject, columns, fixed + envelope.size_bytes, *_txids(columns))
 
 
-def _decoded(content: bytes | memoryview, count: int) -> pa.RecordBatch:
+def _extended(headers: "pa.Array[Any]", added: Headers) -> "pa.Array[Any]":
+    """Return ``headers`` with those ``added`` to the last record's."""
+    of_last = [(pair["key"], pair["value"]) for pair in headers[-1].as_py() or ()]
+    last: pa.Array[Any] = pa.array([[*of_last, *added]], HEADERS_TYPE)
+    extended: pa.Array[Any] = pa.concat_arrays([headers[:-1], last])
+    return extended
+
+
+def _decoded(content: bytes | memoryview, count: int) -> "dict[str, pa.Array[Any]]":
     source = pa.BufferReader(pa.py_buffer(content))
     try:
-        messages = pa.ipc.MessageReader.open_stream(source)
-        first = messages.read_next_message()
+        first = pa.ipc.read_message(source)
         if first.type != "schema":  # Arrow takes whatever it is for one, and reads where nothing is
             raise InvalidEnvelope(f"an Arrow stream begins with its schema, not with a {first.type} message")
         schema = pa.ipc.read_schema(first)
         _check_schema(schema)
-        batch = messages.read_next_message()
+        batch = pa.ipc.read_message(source)
         if batch.type != "record batch":
             raise InvalidEnvelope(f"the schema is followed by a {batch.type} message, not by a record batch")
         if batch.metadata_version != pa.ipc.MetadataVersion.V5:
@@ -155,13 +181,11 @@ def _decoded(content: bytes | memoryview, count: int) -> pa.RecordBatch:
         if rows.num_rows != count:
             raise InvalidEnvelope(f"the record batch has {rows.num_rows} rows, the extent says {count}")
         rows.validate(full=True)
-        if any(True for _ in messages):
-            raise InvalidEnvelope("a batch envelope holds one record batch")
     except _NO_ARROW as error:
         raise InvalidEnvelope(f"the payload is no Arrow stream of one record batch: {error}") from None
-    if source.tell() != len(content):
-        raise InvalidEnvelope(f"{len(content) - source.tell()} bytes behind the end of the Arrow stream")
-    return rows
+    if memoryview(content)[source.tell() :] not in _STREAM_ENDS:
+        raise InvalidEnvelope("a batch envelope holds one record batch, and nothing behind its stream")
+    return dict(zip(schema.names, rows.columns, strict=True))
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -186,14 +210,14 @@ def _check_headers(headers: "pa.Array[Any]") -> None:
         raise InvalidEnvelope(f"the header {ours[0]} is of a message, and has no place in a column")
 
 
-def _check_sizes(rows: pa.RecordBatch, record_bytes_max: int) -> None:
-    sizes = np.zeros(rows.num_rows, dtype=np.int64)
+def _check_sizes(columns: "Mapping[str, pa.Array[Any]]", record_bytes_max: int) -> None:
+    sizes = np.zeros(len(columns["value"]), dtype=np.int64)
     for name in ("key", "value"):
-        if name in rows.schema.names:
-            lengths = pc.call_function("binary_length", [rows.column(name)])
+        if name in columns:
+            lengths = pc.call_function("binary_length", [columns[name]])
             sizes += pc.fill_null(lengths, 0).to_numpy()
-    if "headers" in rows.schema.names:
-        headers = rows.column("headers")
+    if "headers" in columns:
+        headers = columns["headers"]
         pairs = pc.list_flatten(headers)
         parents = pc.list_parent_indices(headers).to_numpy()
         for part in ("key", "value"):
@@ -204,11 +228,11 @@ def _check_sizes(rows: pa.RecordBatch, record_bytes_max: int) -> None:
         raise RecordTooLarge(f"a record of the batch has {largest} bytes, the limit is {record_bytes_max}")
 
 
-def _txids(rows: pa.RecordBatch) -> tuple[int | None, int | None]:
+def _txids(columns: "Mapping[str, pa.Array[Any]]") -> tuple[int | None, int | None]:
     """Return the first and the last transaction id."""
-    if "txid" not in rows.schema.names or rows.column("txid").null_count == rows.num_rows:
+    if "txid" not in columns or columns["txid"].null_count == len(columns["txid"]):
         return None, None
-    txids = rows.column("txid").drop_null().to_numpy()
+    txids = columns["txid"].drop_null().to_numpy()
     if not (txids[1:] >= txids[:-1]).all():
         raise InvalidEnvelope("the txids of a batch decrease")
     return int(txids[0]), int(txids[-1])

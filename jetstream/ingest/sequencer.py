@@ -6,6 +6,7 @@ A batch envelope is judged as one message and stored as a run of records of its 
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,8 +23,9 @@ from envelope.errors import (
     WrongLastSequence,
 )
 from envelope.headers import BATCH_RECORDS, SessionPlace
+from envelope.limits import MIB
 from envelope.types import AckPolicy, Offset, TimestampUs
-from jetstream.ingest.batches import BatchContent, read_batch
+from jetstream.ingest.batches import BatchContent, joined_records, read_batch
 from jetstream.ingest.message_validator import Addressee, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import Acks, acks_of
@@ -32,6 +34,9 @@ from jetstream.ingest.publishers.history import PublisherHistory, Step
 from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
 from jetstream.ingest.records import RecordFields, build_records
 from jetstream.log.format.plain_batch_encoder import PlainRecords, Records, Run, Runs
+
+JOINED_BYTES_MAX: Final = MIB
+"""Of batch envelopes that share a batch of the log; a larger one has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,13 @@ class SequencedGroup:
     end: Offset
     step: Step
     """What was known before it."""
+    timestamp: TimestampUs
     messages: int = 0
     """How many the records come from: a batch is one."""
     runs: list[Run] = field(default_factory=list)
+    batches: list[BatchContent] = field(default_factory=list)
+    """The records behind the last run, to be made one."""
+    batches_bytes: int = 0
     leaders: list[Acks] = field(default_factory=list)
     """The acks that are due when the append returns."""
     commits: list[Acks] = field(default_factory=list)
@@ -74,18 +83,36 @@ class SequencedGroup:
 
     @property
     def records(self) -> Records | None:
-        """The records to append; None if there is none."""
+        """The records to append, once all of them are in runs; None if there is none."""
+        assert not self.batches, "S1: the newest batches are no run yet"
         if len(self.runs) > 1:
             return Runs(tuple(self.runs))
         return self.runs[0] if self.runs else None
 
     def add(self, run: Run, messages: int, end: Offset) -> None:
         """Add the records up to ``end``."""
+        self.join_batches()
         count = run.num_rows if isinstance(run, pa.RecordBatch) else len(run.payloads)
         assert end == self.end + count, f"S1: {count} records in [{self.end}, {end})"
         self.runs.append(run)
         self.messages += messages
         self.end = end
+
+    def add_batch(self, batch: BatchContent) -> None:
+        """Add the records of a batch envelope, which share their batch of the log with their neighbours."""
+        if self.batches_bytes + batch.size_bytes > JOINED_BYTES_MAX:
+            self.join_batches()
+        self.batches.append(batch)
+        self.batches_bytes += batch.size_bytes
+        self.messages += 1
+        self.end = Offset(self.end + batch.records)
+
+    def join_batches(self) -> None:
+        """Make the newest batches, if any, a run."""
+        if self.batches:
+            base = Offset(self.end - sum(batch.records for batch in self.batches))
+            self.runs.append(joined_records(self.batches, base, self.timestamp))
+            self.batches, self.batches_bytes = [], 0
 
 
 class Sequencer:
@@ -118,14 +145,16 @@ class Sequencer:
         history.last_timestamp = max(now, history.last_timestamp)
         assert history.last_timestamp >= step.last_timestamp, f"S2: {now} after {step.last_timestamp}"
         history.expire(history.last_timestamp)
-        group = SequencedGroup(history.end, history.end, step)
+        group = SequencedGroup(history.end, history.end, step, history.last_timestamp)
         start = 0
         for place in messages.cookies:
             if may_be_batch(messages.payloads[place]):
-                self._sequence_run(messages.part(start, place), group)
-                self._sequence_batch(messages.part(place, place + 1), group)
+                if start < place:
+                    self._sequence_run(messages.part(start, place), group)
+                self._sequence_batch(messages, place, group)
                 start = place + 1
         self._sequence_run(messages.part(start, messages.count) if start else messages, group)
+        group.join_batches()
         history.end_step(group.end)
         return group
 
@@ -144,11 +173,11 @@ class Sequencer:
         if messages.count:
             self._store(messages, group, fields, policies)
 
-    def _sequence_batch(self, messages: MessageBlock, group: SequencedGroup) -> None:
-        """Sequence the one message in ``messages``, which is a batch unless its checksum says otherwise."""
-        message = self._validator.inspect(messages, 0)
+    def _sequence_batch(self, messages: MessageBlock, place: int, group: SequencedGroup) -> None:
+        """Sequence the message at ``place``, which is a batch unless its checksum says otherwise."""
+        message = self._validator.inspect(messages, place)
         if message.envelope is None:
-            self._sequence_run(messages, group)
+            self._sequence_run(messages.part(place, place + 1), group)
             return
         verdict = self._verdict(message, group.end)
         if verdict is not None:
@@ -157,9 +186,9 @@ class Sequencer:
         added = message.headers or ()
         if added:  # so that who reads the log knows which records a repeat is answered with
             added = [*added, (BATCH_RECORDS, b"%d" % message.records)]
-        subject = messages.subjects[0]
+        subject, bytes_max = messages.subjects[place], self._validator.record_bytes_max
         try:
-            content = read_batch(message.envelope, subject, added, self._validator.record_bytes_max)
+            content = read_batch(message.envelope, subject, added, bytes_max)
         except JetstreamError as error:
             self._turn_down(message, error, group)
             return
@@ -171,12 +200,7 @@ class Sequencer:
         if unfit is not None:
             self._turn_down(message, unfit, group)
             return
-        self._store_batch(
-            message,
-            content,
-            content.to_records(group.end, self._history.last_timestamp, subject, added),
-            group,
-        )
+        self._store_batch(message, content, group)
 
     def roll_back(self, group: SequencedGroup) -> None:
         """Take back the newest ``group`` that was not: its append stored nothing."""
@@ -371,20 +395,17 @@ class Sequencer:
             if acks is not None:
                 due.append(acks)
 
-    def _store_batch(
-        self, message: InspectedMessage, content: BatchContent, records: pa.RecordBatch, group: SequencedGroup
-    ) -> None:
+    def _store_batch(self, message: InspectedMessage, content: BatchContent, group: SequencedGroup) -> None:
         """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
-        end = Offset(group.end + records.num_rows)
-        last = Offset(end - 1)
+        group.add_batch(content)
+        last = Offset(group.end - 1)
         self._accept(message, last, group)
-        if message.headers and records.num_rows > 1:
-            self._batch_ends.remember(last, records.num_rows)
+        if message.headers and content.records > 1:
+            self._batch_ends.remember(last, content.records)
         if content.last_txid is not None:
             before = self._history.last_txid
             assert before is None or content.last_txid >= before, f"S2: {content.last_txid} after {before}"
             self._history.store_txid(content.last_txid, last)
-        group.add(records, 1, end)
         if message.reply:
             acks = group.leaders if message.policy is AckPolicy.LEADER else group.commits
             acks.append(Acks((last,), (message.reply,), echoing=True))

@@ -13,7 +13,7 @@ import jetstream
 from envelope.envelopes import Envelope, Kind, claimed, decode
 from envelope.limits import MIB
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.batches import read_batch
+from jetstream.ingest.batches import joined_records, read_batch
 from tests.interop.golden_envelopes import ALL_FIELDS, DIRECTORY, ROWS, VECTORS, envelopes, vector
 from tests.support.commands import REPOSITORY
 from tests.support.javascript import script
@@ -77,7 +77,7 @@ def test_the_payloads_of_the_past_are_what_went_in() -> None:
     assert bytes(opened("message_zstd").content(MIB)) == b"hello " * 100
     for name in ("batch", "batch_zstd"):
         content = read_batch(opened(name), b"s", (), MIB)
-        records = content.to_records(Offset(0), TimestampUs(0), b"s", ())
+        records = joined_records([content], Offset(0), TimestampUs(0))
         for column, rows in ROWS.items():
             assert records[column].to_pylist() == rows.to_pylist(), (name, column)
         assert claimed(golden(name))[0] == 3

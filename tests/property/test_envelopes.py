@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from envelope.envelopes import COOKIE, HeaderFields, decode, encode_batch, encode_message
 from envelope.errors import InvalidEnvelope, JetstreamError, RecordTooLarge, Unsupported
 from envelope.types import AckPolicy, Offset, TimestampUs
-from jetstream.ingest.batches import read_batch
+from jetstream.ingest.batches import joined_records, read_batch
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import Columns, arrow, batch_of, raw
 from tests.support.example_counts import examples
@@ -161,12 +161,12 @@ def test_arrow_with_other_bytes_in_it_is_read_or_refused_typed(
     found = decode(batch_of(bytes(content), len(records)))
     assert found is not None
     try:
-        batch = read_batch(found, b"orders.new", (), BYTES_MAX)
+        batch = read_batch(found, b"orders.new", [("a", b"b")], BYTES_MAX)
     except JetstreamError as error:
         assert isinstance(error, InvalidEnvelope | RecordTooLarge)  # noqa: PT017  # any other is a bug
         return
-    stored = batch.to_records(Offset(5), TimestampUs(7), b"orders.new", [("a", b"b")])
-    stored.validate(full=True)
-    assert stored.schema.equals(SCHEMA)
-    assert stored.num_rows == len(records)
-    assert len(stored.to_pylist()) == len(records)
+    for copies in (1, 2):
+        stored = joined_records([batch] * copies, Offset(5), TimestampUs(7))
+        stored.validate(full=True)
+        assert stored.schema.equals(SCHEMA)
+        assert len(stored.to_pylist()) == copies * len(records)

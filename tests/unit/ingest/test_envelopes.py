@@ -12,7 +12,7 @@ from envelope.types import AckPolicy, LeaderEpoch, Offset
 from jetstream.ingest.machine import CountKind
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import BATCH_ENVELOPE_BYTES_MIN
-from jetstream.log.format.plain_batch_encoder import Runs, encode_records
+from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 from tests.support.envelopes import (
     Columns,
@@ -233,15 +233,6 @@ def test_messages_and_batches_keep_their_order_and_their_acks() -> None:
     assert outcomes(answers) == [("a", 0), ("b", 2), ("c", 3), ("d", 5), ("e", 7)]
     assert stream.values == [b"%d" % number for number in range(8)]
     assert stream.column("offset") == list(range(8))
-
-
-def test_each_batch_envelope_is_a_batch_of_the_log() -> None:
-    stream = IngestHarness()
-    stream.receive(*(message(payload) for payload in (b"0", b"1", batch(b"2", b"3"), batch(b"4"), b"5")))
-    (append,) = appends(stream.actions)
-    assert isinstance(append.records, Runs)
-    encoded = encode_records(append.records, append.base, LeaderEpoch(1))
-    assert [(each.base, each.next) for each in encoded] == [(0, 2), (2, 4), (4, 5), (5, 6)]
 
 
 def test_a_batch_is_acked_when_its_last_record_is_committed() -> None:

@@ -69,8 +69,9 @@ def test_each_step_within_a_batch_counts_and_not_their_sum() -> None:
 def test_the_largest_step_of_a_batch_is_that_of_whole_numbers(txids: list[int]) -> None:
     txids.sort()
     steps = [after - before for before, after in pairwise(txids)]
-    rows = pa.record_batch({"txid": pa.array(txids, pa.int64())})
-    assert BatchContent(rows, txids[0], txids[-1]).largest_txid_step() == max(steps, default=0)
+    columns = {"txid": pa.array(txids, pa.int64())}
+    batch = BatchContent(b"s", columns, 0, txids[0], txids[-1])
+    assert batch.largest_txid_step() == max(steps, default=0)
 
 
 # --- what an operator set ---------------------------------------------------------------------------------
