@@ -4,13 +4,12 @@ The session is this process's own: a job begins where Python asks Spark for it. 
 the benchmark's own sources (`spark_sources`) because they inherit where this process imports from.
 """
 
-import operator
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import jetstream
-from benchmarks.loadgen import Address, Load, publish
+from benchmarks.loadgen import Address
 from benchmarks.machine import REPOSITORY
 from benchmarks.measurement import tell
 from benchmarks.processes import nats_server, node
@@ -32,8 +31,6 @@ MASTER: Final = "local[2]"
 PARTITIONS: Final = 2
 DRIVER_MEMORY: Final = "1g"
 PIECE_ROWS: Final = 100_000
-SINGLES_IN_FLIGHT: Final = 1000
-SINGLES_SECONDS: Final = 2.0
 TIMES_VARIABLE: Final = "JETSTREAM_BENCH_TIMES"
 """The environment's name of the file in which a source of ours writes what it took."""
 
@@ -151,41 +148,25 @@ def values_table(rows: int, size_bytes: int, chance: np.random.Generator) -> pa.
 
 
 def filled_singly(scene: SparkScene, stream: str, rows: int, sizes_bytes: Sequence[int]) -> StoredRows:
-    """Create a stream in which each record is a batch of its own; it gets some more than ``rows``.
+    """Create a stream in which each record is a batch of its own; their sizes alternate.
 
-    Each comes in an envelope of its own, and what is in an envelope is stored as a batch. Values of each of
-    the sizes are published at the same time, so that neighbours differ.
+    Every other record comes in an envelope: those of envelopes share no batch with those of plain messages.
 
     Raises:
         FillError: not all of it is stored.
     """
-    loads = [_single(scene.directory / f"{stream}.{size_bytes}", size_bytes) for size_bytes in sizes_bytes]
-    acked = [0] * len(loads)
-
-    def publish_some(load: Load) -> int:
-        return publish(scene.address, stream, load, lambda _event: None).acked
-
-    with (
-        jetstream.connect_blocking(scene.address.url) as client,
-        ThreadPoolExecutor(len(loads)) as pool,
-    ):
+    chance = np.random.default_rng(0)
+    sizes = list(islice(cycle(sizes_bytes), rows))
+    payloads = {size: (chance.bytes(size), _envelope_of_one(size)) for size in sizes_bytes}
+    messages = ((stream, payloads[size][number % 2]) for number, size in enumerate(sizes))
+    with jetstream.connect_blocking(scene.address.url) as client:
         client.streams.create(stream, stream, rewrite_after=0)
-        while sum(acked) < rows:
-            acked = list(map(operator.add, acked, pool.map(publish_some, loads)))
+        client.publish_all(messages)
         stored = client.streams.info(stream).high_watermark
-    if stored != sum(acked):
-        raise FillError(f"{sum(acked)} acked of {stream}, {stored} stored")
+    if stored != rows:
+        raise FillError(f"{rows} published to {stream}, {stored} stored")
     tell(f"{stream}: {stored:,} values of {' and '.join(map(str, sizes_bytes))} B, each a batch")
-    return StoredRows(stream, stored, sum(map(operator.mul, acked, sizes_bytes)))
-
-
-def _single(path: Path, size_bytes: int) -> Load:
-    """Return a load whose messages, kept at ``path``, are envelopes of one value."""
-    path.write_bytes(_envelope_of_one(size_bytes))
-    size = path.stat().st_size
-    return Load(
-        1, SINGLES_IN_FLIGHT, size, seconds=SINGLES_SECONDS, warmup_seconds=0.0, payload=path, records=1
-    )
+    return StoredRows(stream, stored, sum(sizes))
 
 
 def _envelope_of_one(size_bytes: int) -> bytes:
