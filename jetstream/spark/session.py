@@ -20,6 +20,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Over TCP what Spark sends to a Python worker waits 40 ms for the ack of what it sent before.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 """Settings of every session of ours, unless it is given others."""
 

@@ -1,6 +1,9 @@
 """The session that all tests here share is what `spark_session` promises."""
 
+import os
+import socket
 import sys
+from contextlib import suppress
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +18,18 @@ def test_workers_run_on_this_interpreter(spark: SparkSession) -> None:
         return sys.executable
 
     assert spark.range(1).select(interpreter()).toArrow().column(0).to_pylist() == [sys.executable]
+
+
+def test_nothing_between_java_and_a_worker_waits_for_acks_of_tcp(spark: SparkSession) -> None:
+    @sf.udf("boolean")
+    def is_local() -> bool:
+        families = set()
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
+                families.add(end.family)
+        return families == {socket.AF_UNIX}
+
+    assert spark.range(1).select(is_local()).toArrow().column(0).to_pylist() == [True]
 
 
 def test_nobody_but_this_machine_can_reach_a_local_session(spark: SparkSession) -> None:
