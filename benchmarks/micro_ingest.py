@@ -18,10 +18,7 @@ from functools import partial
 from envelope.limits import DEDUPE_IDS_MAX
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
-    Appended,
     AppendRecords,
-    GroupReceived,
-    HighWatermarkAdvanced,
     StreamIngest,
 )
 from jetstream.ingest.messages import MessageBlock
@@ -97,11 +94,11 @@ def _machine(groups: list[MessageBlock], window: timedelta) -> tuple[float, floa
     for number, group in enumerate(groups):
         now = TimestampUs(number)
         start = time.process_time()
-        actions = machine.handle(GroupReceived(group), now)
+        actions = machine.received(group, now)
         middle = time.process_time()
         assert any(isinstance(action, AppendRecords) for action in actions), "all messages are stored"
-        machine.handle(Appended(machine.log_end_offset), now)
-        machine.handle(HighWatermarkAdvanced(machine.log_end_offset), now)
+        machine.appended(machine.log_end_offset)
+        machine.committed(machine.log_end_offset, now)
         sequencing += middle - start
         acks += time.process_time() - middle
     return sequencing, acks

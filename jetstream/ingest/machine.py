@@ -1,26 +1,28 @@
 """The decider of one stream's publish path: messages in, appends and answers out.
 
-The shell feeds `GroupReceived` only when `wants_group` says so, performs the returned actions in order, and
-reports each append, in that order, by exactly one of `Appended`, `AppendRefused` and `AppendUnknown`. One
-`AppendRecords` carries the messages of one `GroupReceived`: `Mailbox.drain` is where its size is bounded.
+The shell calls `received` only when `wants_group` says so, performs the returned actions in order, and
+reports each append, in that order, by exactly one of `appended`, `append_refused` and `append_unknown`. One
+`AppendRecords` carries the messages of one `received`: `Mailbox.drain` is where its size is bounded.
 
 Two appends may be in flight, so that the disk finds the next one ready when it has finished the first
 (ADR 0002). If one is refused, the one behind it is as well: the shell appends a group only where the log
 ends.
+
+Messages also gather while replicas work: a group has its price on every node, whatever its size, and messages
+that wait a little longer share it. There is no timer in it: whatever changes the answer asks again.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from envelope.acks import AckWriter
 from envelope.errors import JetstreamError, Overloaded, StreamOffline
-from envelope.limits import MAILBOX_MESSAGES_MAX
+from envelope.limits import MAILBOX_MESSAGES_MAX, MIB
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from envelope.values import value
 from jetstream.ingest.cursor_validator import validator_of
-from jetstream.ingest.linger import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, Linger
 from jetstream.ingest.message_validator import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks
@@ -40,53 +42,13 @@ APPENDS_IN_FLIGHT_MAX: Final = 2
 NEXT_GROUP_MESSAGES_MIN: Final = 64
 """A second append in flight has at least so many messages, unless it is full."""
 
-# --- events -------------------------------------------------------------------------------------------
-
-
-@value(frozen=True, slots=True)
-class GroupReceived:
-    """Messages left the mailbox, when `StreamIngest.wants_group` said so."""
-
-    messages: MessageBlock
-
-
-@value(frozen=True, slots=True)
-class Overflowed:
-    """Messages found the mailbox full."""
-
-    messages: MessageBlock
-
-
-@value(frozen=True, slots=True)
-class Appended:
-    """The leader has the records of the oldest append in flight; synced, if the stream syncs always."""
-
-    end: Offset
-    """Offset after them."""
-
-
-@value(frozen=True, slots=True)
-class AppendRefused:
-    """None of the records of the oldest append in flight is stored, for certain."""
-
-    error: JetstreamError
-
-
-@value(frozen=True, slots=True)
-class AppendUnknown:
-    """The log failed: the records of the oldest append may be stored or not, and no others will be."""
-
-    error: JetstreamError
-
-
-@value(frozen=True, slots=True)
-class HighWatermarkAdvanced:
-    """Records below ``high_watermark`` are committed."""
-
-    high_watermark: Offset
-
-
-Event = GroupReceived | Overflowed | Appended | AppendRefused | AppendUnknown | HighWatermarkAdvanced
+NEXT_GROUP_SHARE: Final = 3 / 4
+"""Behind a group that is not committed one is begun when it has so many messages for each one in that."""
+UNCOMMITTED_GROUPS_MAX: Final = 3
+"""While the publishers of so many groups wait for replicas, no further one is begun."""
+FULL_GROUP_MESSAGES: Final = 2_048
+FULL_GROUP_BYTES: Final = MIB
+"""So many messages, or bytes, gather no further: their share of a group's price is small."""
 
 # --- actions ------------------------------------------------------------------------------------------
 
@@ -149,6 +111,7 @@ class StreamIngest:
         M5: behind an append that was refused or whose outcome is unknown none succeeds.
             Held by test_machine_failures.py,
             test_whatever_fails_while_two_are_in_flight_every_answer_is_right.
+        G1: groups are begun in the order of their offsets, none of them empty.
     """
 
     def __init__(
@@ -173,7 +136,8 @@ class StreamIngest:
         self._high_watermark = history.high_watermark
         self._appended_end = log_end_offset
         self._in_flight: deque[SequencedGroup] = deque()
-        self._linger = Linger()
+        self._begun: deque[tuple[Offset, Offset, int]] = deque()  # uncommitted: base, end, messages of each
+        self._hurries = False
         self._doomed = 0  # appends in flight behind one that failed: nobody waits for their outcome
         self._offline: StreamOffline | None = None
         self._suspended: JetstreamError | None = None
@@ -208,8 +172,8 @@ class StreamIngest:
     def wants_group(self, waiting: int, others_in_flight: int, waiting_bytes: int = 0) -> bool:
         """Return whether ``waiting`` messages, one at least, should be received now, or gather (ADR 0002).
 
-        Every event, `reconfigure`, `suspend` and `hurry` may change the answer. ``others_in_flight`` appends
-        of other streams keep the disk busy, and no second one of this is needed.
+        Every other call may change the answer. ``others_in_flight`` appends of other streams keep the disk
+        busy, and no second one of this is needed.
         """
         assert waiting, "M1: a group has messages"
         in_flight = len(self._in_flight) + self._doomed
@@ -219,16 +183,18 @@ class StreamIngest:
         if in_flight:
             if self._doomed or others_in_flight:
                 return False
-            is_cheap = waiting < NEXT_GROUP_MESSAGES_MIN or self._linger.is_small(waiting)
-            if is_cheap and not is_full:
+            least = max(NEXT_GROUP_MESSAGES_MIN, NEXT_GROUP_SHARE * self._begun[-1][2])
+            if waiting < least and not is_full:
                 return False
-        if is_full or self._offline or self._suspended or self._intake.policy is not AckPolicy.ALL:
+        if is_full or not self._begun or self._hurries:
+            return True
+        if self._offline or self._suspended or self._intake.policy is not AckPolicy.ALL:
             return True  # where the replicas do not decide, nothing gathers for them
-        return not self._linger.waits(waiting)
+        return len(self._begun) < UNCOMMITTED_GROUPS_MAX and waiting >= NEXT_GROUP_SHARE * self._begun[-1][2]
 
     def hurry(self) -> None:
         """Begin every group as soon as it can be from now on: few messages come any more."""
-        self._linger.hurries = True
+        self._hurries = True
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Follow a changed configuration from the next group on."""
@@ -240,28 +206,8 @@ class StreamIngest:
         """Refuse new messages for ``reason``, from the next group on; with None take them again."""
         self._suspended = reason
 
-    def handle(self, event: Event, now: TimestampUs) -> tuple[Action, ...]:
-        """Take in one event; return what the shell must do, in that order."""
-        match event:
-            case GroupReceived(messages):
-                actions = self._received(messages, now)
-            case Overflowed(messages):
-                actions = self._turn_away(messages, Overloaded(f"stream {self._stream} is at its limit"))
-            case Appended(end):
-                actions = self._appended(end)
-            case AppendRefused(error):
-                actions = self._append_refused(error)
-            case AppendUnknown(error):
-                actions = self._append_unknown(error)
-            case HighWatermarkAdvanced(high_watermark):
-                actions = self._committed(high_watermark, now)
-            case _:
-                assert_never(event)
-        assert self._high_watermark <= self._appended_end <= self._history.end, f"M2: {self}"
-        assert self._offline is None or not self._in_flight, f"M4: in flight in a log that failed: {self}"
-        return tuple(actions)
-
-    def _received(self, messages: MessageBlock, now: TimestampUs) -> list[Action]:
+    def received(self, messages: MessageBlock, now: TimestampUs) -> Sequence[Action]:
+        """Handle messages that left the mailbox, when `wants_group` said so."""
         assert len(self._in_flight) + self._doomed < APPENDS_IN_FLIGHT_MAX, f"M1: {self}"
         reason = self._offline or self._suspended
         if reason is not None:
@@ -274,11 +220,17 @@ class StreamIngest:
             actions += self._answer(group.refused, group.duplicates)
         records = group.records
         if records is not None:
+            last = self._begun[-1][1] if self._begun else group.base
+            assert last <= group.base < group.end, f"G1: [{group.base}, {group.end}) behind {last}"
             self._in_flight.append(group)
-            self._linger.begin(group.base, group.end, messages.count)
+            self._begun.append((group.base, group.end, messages.count))
             self._pending.add(group.leaders, group.commits)
             actions.append(AppendRecords(records, group.base, self._leader_epoch, group.places))
         return actions
+
+    def overflowed(self, messages: MessageBlock) -> Sequence[Action]:
+        """Handle messages that found the mailbox full."""
+        return self._turn_away(messages, Overloaded(f"stream {self._stream} is at its limit"))
 
     def _answer(self, refused: Sequence[MessageRefused], duplicates: Sequence[Duplicate]) -> list[Action]:
         """Answer what needs no append: refusals, and repeats of committed records; other repeats wait."""
@@ -331,17 +283,24 @@ class StreamIngest:
             return True
         return self._offline is None and self._pending.count <= PENDING_ACKS_MAX
 
-    def _appended(self, end: Offset) -> list[Action]:
+    def appended(self, end: Offset) -> Sequence[Action]:
+        """Record that the leader has the records of the oldest append in flight, which end at ``end``.
+
+        They are synced, if the stream syncs always.
+        """
         assert not self._doomed, f"M5: {self}"
         assert self._in_flight, "M1: an append was in flight"
         group = self._in_flight.popleft()
-        assert end == group.end, f"M2: appended up to {end}, asked up to {group.end}"
+        assert self._appended_end < end == group.end <= self._history.end, f"M2: {end}, {group.end}: {self}"
         self._appended_end = end
         data, count = self._pending.appended()
         return [Publish(data, count)] if count else []
 
-    def _append_refused(self, error: JetstreamError) -> list[Action]:
-        """Refuse everything in flight: what comes after the refused group has no place any more."""
+    def append_refused(self, error: JetstreamError) -> Sequence[Action]:
+        """Record that none of the records of the oldest append in flight is stored, for certain.
+
+        Everything in flight is refused: what comes after the refused group has no place any more.
+        """
         if self._doomed:
             self._doomed -= 1
             return []
@@ -349,10 +308,10 @@ class StreamIngest:
         asked = sum(len(acks.replies) for group in groups for acks in (*group.leaders, *group.commits))
         unheard = sum(group.messages for group in groups) - asked
         replies = self._pending.take_back(groups[0].base)
-        self._linger.take_back(groups[0].base)
         for group in reversed(groups):
             self._sequencer.roll_back(group)
-        assert self.log_end_offset == groups[0].base, f"M2: rolled back to {groups[0].base}: {self}"
+            self._begun.pop()
+        assert self.log_end_offset == self._appended_end, f"M2: rolled back to {groups[0].base}: {self}"
         assert len(replies) >= asked, f"M4: {len(replies)} are refused, {asked} have asked"
         return [
             *_publish(self._writer.refusals(replies, error), len(replies)),
@@ -360,8 +319,11 @@ class StreamIngest:
             *_count(CountKind.DROPPED_WITHOUT_REPLY, unheard),
         ]
 
-    def _append_unknown(self, error: JetstreamError) -> list[Action]:
-        """Say nothing about what is in flight; its ids stay remembered, so nothing is said about repeats."""
+    def append_unknown(self, error: JetstreamError) -> Sequence[Action]:
+        """Record that the log failed: the records of the oldest append may be stored or not, no others will.
+
+        Nothing is said about what is in flight; its ids stay remembered, so nothing is said about repeats.
+        """
         if self._doomed:
             self._doomed -= 1
             return []
@@ -377,12 +339,14 @@ class StreamIngest:
         self._doomed = len(groups) - 1
         return groups
 
-    def _committed(self, high_watermark: Offset, now: TimestampUs) -> list[Action]:
+    def committed(self, high_watermark: Offset, now: TimestampUs) -> Sequence[Action]:
+        """Record that records below ``high_watermark`` are committed."""
         assert high_watermark >= self._high_watermark, f"M2: back to {high_watermark}: {self}"
         assert high_watermark <= self._appended_end, f"M3: {high_watermark} is to be acked: {self}"
         self._high_watermark = high_watermark
         self._history.committed(high_watermark, now)
-        self._linger.commit(high_watermark)
+        while self._begun and self._begun[0][1] <= high_watermark:
+            self._begun.popleft()
         data, count = self._pending.release(high_watermark)
         return [Publish(data, count)] if count else []
 

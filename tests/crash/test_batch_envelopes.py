@@ -8,11 +8,7 @@ from envelope.envelopes import encode_batch
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import LeaderEpoch, StreamName
 from jetstream.ingest.machine import (
-    Appended,
     AppendRecords,
-    AppendRefused,
-    GroupReceived,
-    HighWatermarkAdvanced,
     StreamIngest,
 )
 from jetstream.log.format.plain_batch_encoder import encode_records
@@ -82,7 +78,7 @@ class Life:
         )
 
     def publish(self, group: int) -> None:
-        actions = self.ingest.handle(GroupReceived(block_of(messages(group))), NOW)
+        actions = self.ingest.received(block_of(messages(group)), NOW)
         self._hear(actions)
         for append in appends(actions):
             self._append(append)
@@ -92,11 +88,11 @@ class Life:
         try:
             log.writer.append_group(encode_records(append.records, append.base, self.epoch), NOW)
         except DiskFull as error:
-            self._hear(self.ingest.handle(AppendRefused(error), NOW))
+            self._hear(self.ingest.append_refused(error))
             return
         log.writer.sync()
-        self._hear(self.ingest.handle(Appended(log.log_end_offset), NOW))
-        self._hear(self.ingest.handle(HighWatermarkAdvanced(log.writer.synced_end), NOW))
+        self._hear(self.ingest.appended(log.log_end_offset))
+        self._hear(self.ingest.committed(log.writer.synced_end, NOW))
 
     def _hear(self, actions: object) -> None:
         for answer in published(actions):  # type: ignore[arg-type]  # what the machine returns

@@ -15,12 +15,8 @@ from envelope.limits import DEDUPE_IDS_MAX, KIB, SUBJECT_BYTES_MAX
 from envelope.subjects import matches
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
-    Appended,
     AppendRecords,
     CountKind,
-    GroupReceived,
-    HighWatermarkAdvanced,
-    Overflowed,
     StreamIngest,
 )
 from jetstream.ingest.messages import MessageBlock, Unread
@@ -141,14 +137,14 @@ def test_a_stream_takes_or_refuses_whatever_is_published(
     )
     for number, group in enumerate(groups):
         end = machine.log_end_offset
-        actions = machine.handle(GroupReceived(block(group)), TimestampUs(number))
+        actions = machine.received(block(group), TimestampUs(number))
         refused = counted(actions, CountKind.REFUSED) + counted(actions, CountKind.DROPPED_WITHOUT_REPLY)
         repeated = counted(actions, CountKind.DUPLICATES)
         assert machine.log_end_offset - end == len(group) - refused - repeated
         if any(isinstance(action, AppendRecords) for action in actions):
-            machine.handle(Appended(machine.log_end_offset), TimestampUs(number))
-            machine.handle(HighWatermarkAdvanced(machine.log_end_offset), TimestampUs(number))
-        machine.handle(Overflowed(block(group)), TimestampUs(number))
+            machine.appended(machine.log_end_offset)
+            machine.committed(machine.log_end_offset, TimestampUs(number))
+        machine.overflowed(block(group))
         partition_keys(block(group))
 
 
@@ -162,7 +158,7 @@ def test_a_message_too_large_to_be_read_is_refused_with_its_size() -> None:
         binds=lambda _stream, _subject: False,
     )
     messages = [(b"orders.x", b"r", b"", Unread(70_000_000)), (b"orders.x", b"", b"", Unread(70_000_000))]
-    actions = machine.handle(GroupReceived(block(messages)), TimestampUs(0))
+    actions = machine.received(block(messages), TimestampUs(0))
     [answer] = published(actions)
     assert answer.error_code == 10054
     assert "70000000 bytes" in str(answer.body)

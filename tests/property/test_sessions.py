@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from envelope.errors import DiskFull, SequenceGap, SequencePassed, SessionExpired
 from envelope.types import LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
-    Appended,
     AppendRecords,
-    AppendRefused,
-    GroupReceived,
-    HighWatermarkAdvanced,
     StreamIngest,
 )
 from jetstream.log.format.batch import verified_batches
@@ -229,7 +225,7 @@ class Run:
                 expected.append((verdict, False))
             else:
                 expected.append((verdict, True))
-        actions = self.machine.handle(GroupReceived(block_of(messages)), TimestampUs(self.now))
+        actions = self.machine.received(block_of(messages), TimestampUs(self.now))
         answers = published(actions)
         if self.is_hung:
             return
@@ -276,14 +272,14 @@ class Run:
     def append(self, append: AppendRecords) -> list[Answer]:
         machine, log, now = self.machine, self.opened.log, TimestampUs(self.now)
         if self.refuses:
-            return published(machine.handle(AppendRefused(DiskFull("full")), now))
+            return published(machine.append_refused(DiskFull("full")))
         batches = encode_records(append.records, append.base, append.leader_epoch)
         log.writer.append_group(batches, now)
         log.writer.sync()
         self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
         self.opened.note.appended(batches, append.places)
-        answers = published(machine.handle(Appended(log.log_end_offset), now))
-        return answers + published(machine.handle(HighWatermarkAdvanced(Offset(log.log_end_offset)), now))
+        answers = published(machine.appended(log.log_end_offset))
+        return answers + published(machine.committed(Offset(log.log_end_offset), now))
 
 
 @settings(max_examples=examples(300))

@@ -7,7 +7,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, StreamName, TimestampUs
-from jetstream.ingest.machine import Action, Appended, GroupReceived, HighWatermarkAdvanced, StreamIngest
+from jetstream.ingest.machine import Action, StreamIngest
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch_encoder import arrow_records, encode_records
 from jetstream.node.disk.appends import FollowerAppend, GroupAppend
@@ -144,7 +144,7 @@ class Run:
         elif step == "commit":
             follower.follow(self.frames, leader.high_watermark)
             leader.high_watermark = follower.end
-            self.machine.handle(HighWatermarkAdvanced(follower.end), self.clock.wall())
+            self.machine.committed(follower.end, self.clock.wall())
             self.learn_committed(follower.end)
         elif step == "hear":
             follower.hear(leader.high_watermark)
@@ -175,7 +175,7 @@ class Run:
         now, log = self.clock.wall(), self.leader.opened.log
         known = {record.name: (offset, record) for offset, record in enumerate(self.records)}
         messages = [message(name.encode(), name, Nats_Msg_Id=name) for name in names]
-        actions = self.machine.handle(GroupReceived(block_of(messages)), now)
+        actions = self.machine.received(block_of(messages), now)
         answers = dict(outcomes_of(actions))
         stored: set[str] = set()
         for append in appends(actions):
@@ -186,7 +186,7 @@ class Run:
             log.writer.sync()
             self.leader.opened.note.appended(batches, append.places)
             self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
-            self.machine.handle(Appended(log.log_end_offset), now)
+            self.machine.appended(log.log_end_offset)
         for name in names:
             offset, record = known.get(name, (-1, None))
             if record is None or self.is_forgotten(record):

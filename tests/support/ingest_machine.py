@@ -10,13 +10,7 @@ from envelope.errors import JetstreamError
 from envelope.types import NO_OFFSET, AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from jetstream.ingest.machine import (
     Action,
-    Appended,
     AppendRecords,
-    AppendRefused,
-    AppendUnknown,
-    GroupReceived,
-    HighWatermarkAdvanced,
-    Overflowed,
     StreamIngest,
 )
 from jetstream.ingest.publishers.dedupe import DedupeWindow, window_us
@@ -68,12 +62,12 @@ class IngestHarness:
         )
         self.now = TimestampUs(1_000_000)
         self.stored: list[pa.RecordBatch] = []
-        self.actions: tuple[Action, ...] = ()
+        self.actions: Sequence[Action] = ()
         self._flying: deque[AppendRecords] = deque()
 
     def receive(self, *messages: PublishedMessage) -> list[Answer]:
         """Hand over a block; return the answers given at once. One more append is then in flight, or not."""
-        self.actions = self.machine.handle(GroupReceived(block_of(messages)), self.now)
+        self.actions = self.machine.received(block_of(messages), self.now)
         found = appends(self.actions)
         assert len(found) <= 1
         assert not found or self.actions[-1] is found[0], "answers do not wait for the disk"
@@ -89,31 +83,31 @@ class IngestHarness:
 
     def overflow(self, *messages: PublishedMessage) -> list[Answer]:
         """Report messages that found the mailbox full."""
-        self.actions = self.machine.handle(Overflowed(block_of(messages)), self.now)
+        self.actions = self.machine.overflowed(block_of(messages))
         return published(self.actions)
 
     def append(self) -> list[Answer]:
         """Let the oldest append succeed."""
         self.stored.append(arrow_records(self._flying.popleft().records))
-        self.actions = self.machine.handle(Appended(self.log_end), self.now)
+        self.actions = self.machine.appended(self.log_end)
         return published(self.actions)
 
     def refuse(self, error: JetstreamError) -> list[Answer]:
         """Let the oldest append fail for certain."""
         self._flying.popleft()
-        self.actions = self.machine.handle(AppendRefused(error), self.now)
+        self.actions = self.machine.append_refused(error)
         return published(self.actions)
 
     def fail(self, error: JetstreamError) -> list[Answer]:
         """Let the log fail at the oldest append."""
         self._flying.popleft()
-        self.actions = self.machine.handle(AppendUnknown(error), self.now)
+        self.actions = self.machine.append_unknown(error)
         return published(self.actions)
 
     def commit(self, high_watermark: int | None = None) -> list[Answer]:
         """Advance the high watermark, by default to the end of what is stored."""
         end = self.log_end if high_watermark is None else Offset(high_watermark)
-        self.actions = self.machine.handle(HighWatermarkAdvanced(end), self.now)
+        self.actions = self.machine.committed(end, self.now)
         return published(self.actions)
 
     def store(self, *messages: PublishedMessage) -> list[Answer]:

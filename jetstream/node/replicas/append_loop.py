@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from envelope.errors import DiskFull, StreamOffline
-from envelope.types import TimestampUs
-from jetstream.ingest.machine import Appended, AppendRecords, AppendRefused, AppendUnknown
+from envelope.errors import DiskFull, JetstreamError, StreamOffline
+from envelope.types import Offset, TimestampUs
+from jetstream.ingest.machine import AppendRecords
 from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
@@ -34,8 +34,14 @@ class GroupSource(Protocol):
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Return the next append; None if what waited needs none."""
 
-    def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
-        """Handle the outcome of the oldest append."""
+    def appended(self, end: Offset) -> None:
+        """Answer who waits for the oldest append, which is stored up to ``end``."""
+
+    def append_refused(self, error: JetstreamError) -> None:
+        """Refuse what is in the oldest append: nothing of it is stored."""
+
+    def append_unknown(self, error: JetstreamError) -> None:
+        """Answer nobody who waits for the oldest append: whether it is stored is unknown."""
 
     def hurry(self) -> None:
         """Begin every group as soon as possible from now on."""
@@ -117,17 +123,17 @@ class AppendLoop:
         if self.has_ended:
             self.stop()
             return False
-        now, error = self._clock.wall(), append.error
+        error = append.error
         if error is None:
             self._context.upkeep.appended()
-            self._source.end_group(Appended(append.end), now)
+            self._source.appended(append.end)
             self._driver.appended(append.end)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", self._context.name, error)
-            self._source.end_group(AppendRefused(error), now)
+            self._source.append_refused(error)
         else:
             _log.error("stream offline stream=%s error=%r runbook=RB-01", self._context.name, error)
-            self._source.end_group(AppendUnknown(error), now)
+            self._source.append_unknown(error)
         if self._is_due or self.has_ended:
             return False
         self._is_due = self._source.wants_group(self._group_commit.in_flight - self._in_flight)

@@ -4,12 +4,11 @@ It decides nothing: `InternalWrites` gathers and settles, `AppendLoop` appends.
 """
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
 
 from envelope.errors import JetstreamError
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.internal_writes import InternalWrite, InternalWrites, Outcome, OwnRecord
-from jetstream.ingest.machine import Appended, AppendRecords, AppendRefused, AppendUnknown
+from jetstream.ingest.machine import AppendRecords
 from jetstream.node.replicas.append_loop import AppendLoop
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.leadership import LeaderDriver
@@ -85,20 +84,20 @@ class InternalAppendPath:
             return None
         return AppendRecords(append.records, append.base, append.leader_epoch)
 
-    def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
-        """Settle the writes whose outcome is known; an unknown outcome ends the path."""
-        del now
-        match outcome:
-            case Appended(end):
-                self._writes.appended(end)
-            case AppendRefused(error):
-                self._writes.append_refused(error)
-            case AppendUnknown():
-                self.appends.give_up()
-                return
-            case _:
-                assert_never(outcome)
+    def appended(self, end: Offset) -> None:
+        """See `GroupSource.appended`."""
+        self._writes.appended(end)
         self._settle()
+
+    def append_refused(self, error: JetstreamError) -> None:
+        """See `GroupSource.append_refused`."""
+        self._writes.append_refused(error)
+        self._settle()
+
+    def append_unknown(self, error: JetstreamError) -> None:
+        """End the path: an outcome that is not known settles nothing."""
+        del error
+        self.appends.give_up()
 
     def hurry(self) -> None:
         """Let no write gather from now on."""

@@ -10,19 +10,7 @@ from typing import assert_never
 from envelope.errors import JetstreamError, StreamReadOnly
 from envelope.limits import BATCH_BYTES_MAX, GROUP_MESSAGES_MAX, MAILBOX_BYTES_MAX, MAILBOX_MESSAGES_MAX
 from envelope.types import Offset, TimestampUs
-from jetstream.ingest.machine import (
-    Action,
-    Appended,
-    AppendRecords,
-    AppendRefused,
-    AppendUnknown,
-    Count,
-    GroupReceived,
-    HighWatermarkAdvanced,
-    Overflowed,
-    Publish,
-    StreamIngest,
-)
+from jetstream.ingest.machine import Action, AppendRecords, Count, Publish, StreamIngest
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
 from jetstream.node.nats.gaps import Gap
@@ -75,7 +63,7 @@ class PublishPath:
             silent = sum(1 for reply in refused.replies if not reply)
             if silent:
                 self._context.gaps.add(Gap(GapKind.OVERLOAD, now, now, silent))
-            self._perform(self._ingest.handle(Overflowed(refused), now))
+            self._perform(self._ingest.overflowed(refused))
 
     def reconfigure(self) -> None:
         """Apply a changed configuration from the next group on.
@@ -93,7 +81,7 @@ class PublishPath:
 
     def committed(self, high_watermark: Offset) -> None:
         """See `Publishers.committed`."""
-        self._perform(self._ingest.handle(HighWatermarkAdvanced(high_watermark), self._clock.wall()))
+        self._perform(self._ingest.committed(high_watermark, self._clock.wall()))
         if self._mailbox.waiting:
             self.appends.begin_if_wanted()
 
@@ -112,12 +100,20 @@ class PublishPath:
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Drain the mailbox into one append; None if what waited needs none."""
         messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
-        return self._perform(self._ingest.handle(GroupReceived(messages), now))
+        return self._perform(self._ingest.received(messages, now))
 
-    def end_group(self, outcome: Appended | AppendRefused | AppendUnknown, now: TimestampUs) -> None:
-        """Answer the messages of the oldest append, as far as their answers are known."""
-        if actions := self._ingest.handle(outcome, now):
+    def appended(self, end: Offset) -> None:
+        """See `GroupSource.appended`."""
+        if actions := self._ingest.appended(end):
             self._perform(actions)
+
+    def append_refused(self, error: JetstreamError) -> None:
+        """See `GroupSource.append_refused`."""
+        self._perform(self._ingest.append_refused(error))
+
+    def append_unknown(self, error: JetstreamError) -> None:
+        """See `GroupSource.append_unknown`."""
+        self._perform(self._ingest.append_unknown(error))
 
     def hurry(self) -> None:
         """Let no message gather from now on."""

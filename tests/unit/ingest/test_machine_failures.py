@@ -5,8 +5,7 @@ import pytest
 from envelope.errors import DiskFull, FsyncFailed, NotEnoughReplicas, StreamOffline
 from envelope.types import AckPolicy
 from jetstream.ingest import machine as machine_module
-from jetstream.ingest.linger import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES
-from jetstream.ingest.machine import CountKind
+from jetstream.ingest.machine import FULL_GROUP_BYTES, FULL_GROUP_MESSAGES, CountKind
 from tests.support.ingest_machine import IngestHarness, outcomes
 from tests.support.messages import appends, counted, message
 
