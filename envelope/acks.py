@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final, Self
 
 from envelope.errors import JetstreamError
-from envelope.types import LeaderEpoch, Offset, StreamName
+from envelope.types import NO_OFFSET, LeaderEpoch, Offset, StreamName
 
 _SEPARATORS: Final = (",", ":")
 
@@ -79,6 +79,8 @@ class AckWriter:
         forgotten["duplicate"] = True
         self._forgotten = json.dumps(forgotten, separators=_SEPARATORS).encode()
         self._partition = partition
+        self._command = b""  # the ack of one record of the run below, still without its reply and its numbers
+        self._run_base = self._run_end = NO_OFFSET
 
     def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:
         """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order.
@@ -88,14 +90,18 @@ class AckWriter:
         begin, end = base, base + len(replies)
         commands = b""
         while begin < end:
-            # Within a run offset and seq have as many digits in every ack, which makes the acks equally long.
-            run_end = min(end, max(begin + 1, 10 ** len(str(begin)) - 1))
-            count, size = run_end - begin, len(self._ack % (begin + 1, begin))
+            if not self._run_base <= begin < self._run_end:
+                # Within a run offset and seq have as many digits in every ack, so that all are equally long.
+                self._run_base = begin
+                self._run_end = Offset(max(begin + 1, 10 ** len(str(begin)) - 1))
+                self._command = b"PUB %%b %d\r\n%b\r\n" % (len(self._ack % (begin + 1, begin)), self._ack)
+            run_end = min(end, self._run_end)
+            count = run_end - begin
             values: list[bytes | int] = [0] * (3 * count)
             values[0::3] = replies[begin - base : run_end - base]
             values[1::3] = range(begin + 1, run_end + 1)
             values[2::3] = range(begin, run_end)
-            commands += (b"PUB %%b %d\r\n%b\r\n" % (size, self._ack)) * count % tuple(values)
+            commands += self._command * count % tuple(values)
             begin = Offset(run_end)
         return commands
 
