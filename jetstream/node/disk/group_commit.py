@@ -35,7 +35,7 @@ class GroupCommit:
     """Runs the groups of all streams of a node; every method is called on the event loop's thread.
 
     Attributes:
-        in_flight: groups handed over whose end no stream knows yet.
+        in_flight: groups handed over together whose ends their streams do not know yet.
     """
 
     def __init__(self, disk: DiskThread, flush_acks: Callable[[], None], crash: Crash) -> None:
@@ -57,13 +57,12 @@ class GroupCommit:
         due, self._due = self._due, []
         streams: list[Appender] = []
         appends: list[GroupAppend] = []
-        for stream in due:
-            append = self._guarded(stream, stream.next_group)
+        for stream, append in zip(due, self._guarded(due, [each.next_group for each in due]), strict=True):
             if append is not None:
-                self.in_flight += 1
                 streams.append(stream)
                 appends.append(append)
         if appends:
+            self.in_flight += len(appends)
             try:
                 self._disk.append(appends, partial(self._end, streams, appends))
             except StreamOffline as error:  # the node has stopped its disk before its streams
@@ -71,20 +70,25 @@ class GroupCommit:
                     self._break_down(stream, error)
 
     def _end(self, streams: Sequence[Appender], appends: Sequence[GroupAppend]) -> None:
-        for stream, append in zip(streams, appends, strict=True):
-            self.in_flight -= 1
-            if self._guarded(stream, partial(stream.appended, append)):
+        self.in_flight -= len(appends)
+        ends = [partial(each.appended, append) for each, append in zip(streams, appends, strict=True)]
+        for stream, is_due in zip(streams, self._guarded(streams, ends), strict=True):
+            if is_due:
                 # Not at once: what came while the disk was at work, and is not read yet, belongs to it.
                 self.due(stream)
         self._flush_acks()
 
-    def _guarded(self, stream: Appender, act: Callable[[], T]) -> T | None:
-        """Do something with a stream; an error of ours stops the node, where a callback's would be logged."""
-        try:
-            return act()
-        except Exception as error:  # noqa: BLE001 - the supervisor of the streams
-            self._break_down(stream, error)
-            return None
+    def _guarded(self, streams: Sequence[Appender], acts: Sequence[Callable[[], T]]) -> list[T | None]:
+        """Do something with each stream; an error of ours stops the node, where it would only be logged."""
+        results: list[T | None] = []
+        for stream, act in zip(streams, acts, strict=True):
+            result = None
+            try:
+                result = act()
+            except Exception as error:  # noqa: BLE001 - the supervisor of the streams
+                self._break_down(stream, error)
+            results.append(result)
+        return results
 
     def _break_down(self, stream: Appender, error: Exception) -> None:
         self._crash.report(error)
