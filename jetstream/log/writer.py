@@ -49,16 +49,14 @@ class _Writing:
     It refuses to begin if the log has failed, and fails it on any error of the disk but a full one.
     """
 
-    __slots__ = ("_directory", "_writer")
+    __slots__ = ("_writer",)
 
-    def __init__(self, writer: "LogWriter", directory: str) -> None:
+    def __init__(self, writer: "LogWriter") -> None:
         self._writer = writer
-        self._directory = directory
 
     def __enter__(self) -> None:
-        failed = self._writer.failed
-        if failed is not None:
-            raise StreamOffline(f"nothing can be written to {self._directory}: {failed}") from failed
+        if self._writer.failed is not None:
+            raise self._writer.refusal() from self._writer.failed
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -107,7 +105,7 @@ class LogWriter:
         directory = reader.directory
         self.tail = SegmentWriter(disk, directory, recovery.segments[-1], recovery.file)
         self.markers = DurabilityMarkers(disk, directory, recovery.checkpoint, followed=recovery.followed)
-        self.writing = _Writing(self, directory)
+        self.writing = _Writing(self)
         self._followed_groups = 0
         self.config = config
         self.durable_end = recovery.log_end_offset
@@ -162,7 +160,9 @@ class LogWriter:
             StreamOffline: the log had failed before.
         """
         first, reader, tail = batches[0], self._reader, self.tail
-        with self.writing:
+        if self.failed is not None:
+            raise self.refusal() from self.failed
+        try:
             end, epoch = reader.log_end_offset, reader.epochs.last
             assert first.base == end, f"L4: a batch at {first.base}, the log ends at {end}"
             assert first.leader_epoch == epoch, f"L4: a batch of epoch {first.leader_epoch}, not {epoch}"
@@ -181,6 +181,9 @@ class LogWriter:
                 written.append((batch, batch.seal(flags), batch.last_txid))
                 flags = _NO_FLAGS
             tail.write(written)
+        except StorageError as error:
+            self.fail(error)
+            raise
         reader.log_end_offset = batches[-1].next
         assert self.durable_end < reader.log_end_offset, f"L3: durable before a sync: {self.durable_end}"
 
@@ -343,6 +346,10 @@ class LogWriter:
         """Append nothing more: a sync that covered this log has failed."""
         if self.failed is None:
             self.failed = error
+
+    def refusal(self) -> StreamOffline:
+        """Return why nothing is written to a log that has failed."""
+        return StreamOffline(f"nothing can be written to {self._reader.directory}: {self.failed}")
 
     @property
     def may_lack_writes(self) -> bool:
