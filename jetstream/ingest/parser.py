@@ -311,10 +311,11 @@ class _Run:
             payloads += taken.payloads
             headers += [None] * len(sids)
             return
+        known = self._by_digits
         for sid, subject, reply, payload in zip(
             sids, taken.subjects, taken.replies, taken.payloads, strict=True
         ):
-            subjects, replies, payloads, headers = self.columns(sid)
+            subjects, replies, payloads, headers = known.get(sid) or self.columns(sid)
             subjects.append(subject)
             replies.append(reply)
             payloads.append(payload)
