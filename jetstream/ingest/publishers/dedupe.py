@@ -119,7 +119,6 @@ class DedupeWindow:
         """Remember the ``names_max`` newest names for ``window_us`` microseconds of log time (0: none)."""
         self._expired_us = _BEFORE_ALL  # names as old as this are forgotten
         self._forgotten_us = _BEFORE_ALL  # so are some as old as this, by count
-        self._last_offset = -1
         self._first = 0  # names that came before this one are forgotten by count
         self._newest_first = [_Generation(1, 0)]
         self._tags: bytearray | None = None  # once there are two generations
@@ -199,8 +198,8 @@ class DedupeWindow:
             self._begin_generation()
             self.remember(name, offset, timestamp)
             return
-        assert offset > self._last_offset, "D2: offsets increase"
-        self._last_offset = offset
+        assert offset > self.fates.newest, "D2: offsets increase"
+        self.fates.newest = offset
         position = _POSITIONS[count]
         if positions.setdefault(name, position) is not position:
             del positions[name]  # so that the dictionary is in the order of the positions
@@ -235,10 +234,10 @@ class DedupeWindow:
             for offset, name in enumerate(names, base):
                 self.remember(name, Offset(offset), timestamp)
             return
-        assert base > self._last_offset, f"D2: offset {base} after {self._last_offset}"
+        assert base > self.fates.newest, f"D2: offset {base} after {self.fates.newest}"
         assert not count or timestamp >= newest.timestamps[-1], f"D2: time {timestamp} is before the last"
         end = Offset(base + len(names))
-        self._last_offset = end - 1
+        self.fates.newest = end - 1
         positions, known = newest.positions, len(newest.positions)
         positions.update(zip(names, _POSITIONS[count : count + len(names)], strict=True))
         assert len(positions) == known + len(names), f"D1: {len(positions) - known} of {len(names)} are new"
@@ -259,7 +258,6 @@ class DedupeWindow:
 
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take back all names of records at ``log_end_offset`` and after: these were not stored."""
-        self._last_offset = min(self._last_offset, log_end_offset - 1)
         self.fates.forget_from(log_end_offset)
         generations = self._newest_first
         age = 0
@@ -313,8 +311,6 @@ class DedupeWindow:
 
     def _timestamp_from(self, offset: Offset) -> int | None:
         """Return the timestamp of the first name at ``offset`` or after."""
-        if offset > self._last_offset:
-            return None
         number = self._number_from(offset)
         return self._timestamp_of(number) if number < self._newest_first[0].end else None
 

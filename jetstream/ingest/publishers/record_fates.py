@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from envelope.types import Offset, TimestampUs
+from envelope.types import NO_OFFSET, Offset, TimestampUs
 
 _LATE_PART: Final = 64
 """A commit that comes later than this part of the window is late; as many late ones are told apart."""
@@ -32,6 +32,7 @@ class RecordFates:
     """Of one log; until `hold_from`, all records count as committed at their timestamps.
 
     Attributes:
+        newest: last offset with a name, unless that was taken back since.
         uncommitted: first offset whose record's fate is unknown.
         held: first offset whose name does not leave by age.
         window_us: of the names, microseconds.
@@ -40,7 +41,8 @@ class RecordFates:
     """
 
     def __init__(self, timestamp_from: Callable[[Offset], int | None]) -> None:
-        """Find the timestamp of the first name at an offset or after with ``timestamp_from``."""
+        """Find the timestamp of the first name at an offset up to ``newest``, or after, by that function."""
+        self.newest = NO_OFFSET - 1
         self.uncommitted = self.held = _AFTER_ALL
         self.window_us = 0
         self._timestamp_from = timestamp_from
@@ -56,6 +58,7 @@ class RecordFates:
     def forget_from(self, log_end_offset: Offset) -> None:
         """Take in that the log ends there now, and that other records will follow."""
         self.observed.clear()
+        self.newest = min(self.newest, log_end_offset - 1)
         if self.uncommitted != _AFTER_ALL:
             self.uncommitted = min(self.uncommitted, log_end_offset)
             self.held = min(self.held, log_end_offset)
@@ -77,12 +80,12 @@ class RecordFates:
             return
         self.uncommitted = high_watermark
         late_us = self.window_us // _LATE_PART
-        if now - self._uncommitted_since > late_us:
+        if first <= self.newest and now - self._uncommitted_since > late_us:
             oldest = self._timestamp_from(first)
             if oldest is not None:
                 if now - oldest > late_us:
                     self._committed_late(first, now, late_us)
-                following = self._timestamp_from(high_watermark)
+                following = self._timestamp_from(high_watermark) if high_watermark <= self.newest else None
                 self._uncommitted_since = oldest if following is None else following
         if self.late:
             self.let_go(now)
@@ -116,6 +119,8 @@ class RecordFates:
         Other threads may ask.
         """
         first = self.held
+        if first > self.newest:
+            return None
         oldest = self._timestamp_from(first)
         return first if oldest is not None and self.is_old(oldest, last_timestamp) else None
 

@@ -144,19 +144,23 @@ class PublisherStateFile:
             self.replayed(batch.next, mark, batch.size, own)
 
     def replayed(
-        self, end: Offset, txid: TxidMark | None, size: int, places: Sequence[StoredPlace] = ()
+        self,
+        end: Offset,
+        txid: TxidMark | None,
+        size: int,
+        places: Sequence[StoredPlace] = (),
+        batches: int = 1,
     ) -> None:
-        """Record one stored batch, with its last txid, its bytes, and its records of sessions."""
+        """Record stored batches, with their last txid, their bytes, and their records of sessions.
+
+        Let what is known now become the next note, if the search would be long without it.
+        """
         self._latest = LastTxid(end, self._latest.txid if txid is None else later(self._latest.txid, txid))
         for place in places:
             self._sessions.store(place)
         if places:
             self._sessions.expire(places[-1].timestamp)
             self._changes += 1
-        self.skipped(1, size)
-
-    def skipped(self, batches: int, size: int) -> None:
-        """Let what is known now become the next note, if the search would be long without it."""
         self._batches += batches
         self._size += size
         is_long = self._batches >= SEARCHED_BATCHES or self._size >= SEARCHED_BYTES

@@ -259,7 +259,7 @@ class OpenedLog:
         )
         if was_cut and log.failed is None:
             note.replace()
-        note.skipped(searched_batches, searched_bytes)
+        note.replayed(latest.end, None, searched_bytes, batches=searched_batches)
         return history, note
 
 
