@@ -293,8 +293,7 @@ class StreamIngest:
         group = self._in_flight.popleft()
         assert self._appended_end < end == group.end <= self._history.end, f"M2: {end}, {group.end}: {self}"
         self._appended_end = end
-        data, count = self._pending.appended()
-        return [Publish(data, count)] if count else []
+        return [Publish(*self._pending.appended(group.leaders))] if group.leaders else []
 
     def append_refused(self, error: JetstreamError) -> Sequence[Action]:
         """Record that none of the records of the oldest append in flight is stored, for certain.
@@ -304,10 +303,9 @@ class StreamIngest:
         if self._doomed:
             self._doomed -= 1
             return []
-        groups = self._give_up_appends()
+        groups, replies = self._give_up_appends()
         asked = sum(len(acks.replies) for group in groups for acks in (*group.leaders, *group.commits))
         unheard = sum(group.messages for group in groups) - asked
-        replies = self._pending.take_back(groups[0].base)
         for group in reversed(groups):
             self._sequencer.roll_back(group)
             self._begun.pop()
@@ -327,17 +325,18 @@ class StreamIngest:
         if self._doomed:
             self._doomed -= 1
             return []
-        groups = self._give_up_appends()
+        _, replies = self._give_up_appends()
         self._offline = StreamOffline(f"stream {self._stream} is offline: {error.description}")
-        return _count(CountKind.UNKNOWN_OUTCOME, len(self._pending.take_back(groups[0].base)))
+        return _count(CountKind.UNKNOWN_OUTCOME, len(replies))
 
-    def _give_up_appends(self) -> list[SequencedGroup]:
-        """Return the groups in flight, the oldest of which has just failed; at least one."""
+    def _give_up_appends(self) -> tuple[list[SequencedGroup], list[bytes]]:
+        """Return the groups in flight, the oldest of which has just failed, and who waits for them."""
         groups = list(self._in_flight)
         assert groups, "M1: an append was in flight"
         self._in_flight.clear()
         self._doomed = len(groups) - 1
-        return groups
+        leaders = [acks for group in groups for acks in group.leaders]
+        return groups, self._pending.take_back(groups[0].base, leaders)
 
     def committed(self, high_watermark: Offset, now: TimestampUs) -> Sequence[Action]:
         """Record that records below ``high_watermark`` are committed."""

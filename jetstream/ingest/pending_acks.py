@@ -1,8 +1,8 @@
-"""Acks that wait: for the appends that are in flight, and then for the high watermark."""
+"""Acks that wait for the high watermark; `StreamIngest` knows those that wait for an append alone."""
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import repeat
 
@@ -50,8 +50,6 @@ class PendingAcks:
     def __init__(self, writer: AckWriter) -> None:
         """Write acks with ``writer``."""
         self._writer = writer
-        # Of each append in flight: its own, and at commit.
-        self._flying: deque[tuple[Sequence[Acks], Sequence[Acks]]] = deque()
         self._waiting: deque[Acks] = deque()
         # A heap; the number keeps arrival order.
         self._duplicates: list[tuple[Offset, int, bytes, bool]] = []
@@ -61,9 +59,9 @@ class PendingAcks:
     def add(self, leaders: Sequence[Acks], commits: Sequence[Acks]) -> None:
         """Note whom to ack about a group whose append begins: when it returns, or when it is committed.
 
-        The offsets ascend from one to the next.
+        The offsets ascend from one to the next, and from group to group.
         """
-        self._flying.append((leaders, commits))
+        self._waiting += commits
         for acks in (*leaders, *commits):
             self.count += len(acks.replies)
 
@@ -76,15 +74,11 @@ class PendingAcks:
         self._duplicates_seen += 1
         self.count += 1
 
-    def appended(self) -> tuple[bytes, int]:
-        """The oldest append returned: return the acks of those who asked for no more, and their number."""
-        assert self._flying, "A1: no append is in flight"
-        leaders, commits = self._flying.popleft()
-        self._waiting += commits
-        if not leaders:
-            return b"", 0
+    def appended(self, leaders: Sequence[Acks]) -> tuple[bytes, int]:
+        """An append returned: return the acks of those who asked for no more, and their number."""
         count = sum(len(acks.replies) for acks in leaders)
         self.count -= count
+        assert self.count >= 0, f"A1: {count} acks of {self.count + count} are released"
         return b"".join([acks.written(self._writer) for acks in leaders]), count
 
     def release(self, high_watermark: Offset) -> tuple[bytes, int]:
@@ -108,18 +102,16 @@ class PendingAcks:
         assert not self._duplicates or self._duplicates[0][0] >= high_watermark, "A2: a repeat is still here"
         return b"".join(parts), count
 
-    def take_back(self, base: Offset) -> list[bytes]:
+    def take_back(self, base: Offset, leaders: Iterable[Acks]) -> list[bytes]:
         """All appends in flight, from ``base`` on, failed: return who waits for them, repeats included.
 
-        Of repeats whose own offset is forgotten nobody knows: they hear nothing.
+        Those who asked for no more than an append are ``leaders``. Of repeats whose own offset is forgotten
+        nobody knows: they hear nothing.
         """
-        replies = [
-            reply
-            for leaders, commits in self._flying
-            for acks in (*leaders, *commits)
-            for reply in acks.replies
-        ]
-        self._flying.clear()
+        commits: deque[Acks] = deque()
+        while self._waiting and self._waiting[-1].offsets[0] >= base:
+            commits.appendleft(self._waiting.pop())
+        replies = [reply for acks in (*leaders, *commits) for reply in acks.replies]
         failed = sorted(entry for entry in self._duplicates if entry[0] >= base)
         self._duplicates = [entry for entry in self._duplicates if entry[0] < base]
         heapify(self._duplicates)
