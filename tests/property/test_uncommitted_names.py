@@ -1,5 +1,6 @@
 """Ids of records whose fate is unknown, on two replicas that restart and take over, against a list."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -212,7 +213,7 @@ class Run:
         return self.clock.now > max(record.at, record.known_at) + WINDOW_US + MORE_US
 
 
-def outcomes_of(actions: tuple[Action, ...]) -> list[tuple[str, object]]:
+def outcomes_of(actions: Sequence[Action]) -> list[tuple[str, object]]:
     return [
         (answer.reply, f"dup {answer.body['offset']}" if answer.body.get("duplicate") else answer.body)
         for answer in published(actions)

@@ -20,7 +20,7 @@ def test_workers_run_on_this_interpreter(spark: SparkSession) -> None:
     assert spark.range(1).select(interpreter()).toArrow().column(0).to_pylist() == [sys.executable]
 
 
-def test_nothing_between_java_and_a_worker_waits_for_acks_of_tcp(spark: SparkSession) -> None:
+def test_nothing_between_java_and_python_waits_for_acks_of_tcp(spark: SparkSession) -> None:
     @sf.udf("boolean")
     def is_local() -> bool:
         families = set()
