@@ -89,11 +89,15 @@ class GroupAppend:
         """Write to the log; never beside other work on it. ``only_writes`` has just been asked, and is so."""
         if self.base != self.log.reader.log_end_offset:
             raise _refused_behind(self.log)
-        if self.note is not None and not only_writes:
-            held = self.note.must_hold(self.batches[-1].max_timestamp)
-            if held is not None:
-                _hold(self.log, self.note, held)
+        if not only_writes:
+            self.hold()
         self.log.writer.append_group(self.batches, self.now)
+
+    def hold(self) -> None:
+        """Note from where on message ids must be known, if the batches make that necessary."""
+        held = None if self.note is None else self.note.must_hold(self.batches[-1].max_timestamp)
+        if self.note is not None and held is not None:
+            _hold(self.log, self.note, held)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,13 +160,17 @@ class FollowerAppend:
         if self.note:
             self.opened.take_note(decode_note(self.note))
         if not only_writes:
-            held = self.opened.must_hold(self.batches, self.committed)
-            if held is not None:
-                _hold(self.log, self.opened.note, held)
+            self.hold()
         try:
             self.log.writer.append_sealed(self.batches, self.now)
         finally:
             self.records = reader.log_end_offset - log_end_offset
+
+    def hold(self) -> None:
+        """See `GroupAppend.hold`."""
+        held = self.opened.must_hold(self.batches, self.committed)
+        if held is not None:
+            _hold(self.log, self.opened.note, held)
 
     def replay(self) -> None:
         """Replay the stored batches to the publishers' state of the log."""
