@@ -106,6 +106,7 @@ class ControllerDriver:
                 if self._leads and now() >= tick_at:
                     tick_at = MonotonicNs(now() + TICK_NS)
                     self._do(self._controller_term.handle(Tick(), now()))
+                self._wake.clear()  # all that it was set for is in the actions
                 self._perform(tasks)
                 await self._wake.wait(tick_at if self._leads else NEVER, self._group.next_leader())
 

@@ -59,6 +59,7 @@ class Observers:
         self._questions: dict[NodeId, Observe] = {}
         self._told = led()
         self._is_due = False
+        self._has_come = asyncio.Event()
 
     @contextlib.contextmanager
     def served(self, server: PeerServer, listener: Listener) -> Iterator[None]:
@@ -72,8 +73,11 @@ class Observers:
             yield
 
     async def run(self) -> None:
-        """Send the leader to all observers at short intervals, until cancelled."""
+        """Send the leader to all observers at short intervals, while there are any, until cancelled."""
         while True:
+            if not len(self._outlets):
+                self._has_come.clear()
+                await self._has_come.wait()
             await asyncio.sleep(self._status_seconds)
             self._send_status_to_all()
             self._answer_all()
@@ -126,6 +130,7 @@ class Observers:
     ) -> None:
         """Serve an observer until its connection ends; a newer one of the same node takes its place."""
         self._outlets.put(source, writer)
+        self._has_come.set()
         self._questions.pop(source, None)
         self._send_status(source)
         try:

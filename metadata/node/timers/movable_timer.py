@@ -8,7 +8,7 @@ from typing import Final
 from envelope.types import MonotonicNs
 from metadata.raft.settings import NEVER
 
-_NS_PER_SECOND: Final = 1_000_000_000
+_NS_PER_MILLISECOND: Final = 1_000_000
 
 
 class MovableTimer:
@@ -28,8 +28,7 @@ class MovableTimer:
         if moment < self._timer_at:
             self.cancel()
             self._wanted_at, self._timer_at = moment, moment
-            delay = max(0, moment - now()) / _NS_PER_SECOND
-            self._timer = self._loop.call_later(delay, self._gone_off)
+            self._timer = self._loop.call_later(seconds_until(moment), self._gone_off)
 
     def cancel(self) -> None:
         """Call back no more."""
@@ -44,6 +43,14 @@ class MovableTimer:
             self._call()
         else:
             self.at(wanted_at)
+
+
+def seconds_until(moment: MonotonicNs) -> float:
+    """Return how long it is until ``moment``, rounded up to milliseconds.
+
+    uvloop's timers are no finer: one that goes off too early would be set again, over and over.
+    """
+    return max(0, -((now() - moment) // _NS_PER_MILLISECOND)) / 1000
 
 
 def now() -> MonotonicNs:
