@@ -261,9 +261,9 @@ class Follower:
         if answer.next == answer.base:
             return ()
         epochs = log.epochs
-        for begins in answer.epochs:
-            if begins.epoch > epochs.last:
-                epochs = epochs.begun(begins.epoch, begins.start, _UNTIMED)
+        for epoch, start in answer.epochs:
+            if epoch > epochs.last:
+                epochs = epochs.begun(epoch, start, _UNTIMED)
         assert answer.base == log.log_end_offset < answer.next, f"H1: [{answer.base}, {answer.next}) {self}"
         assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
         log.epochs, log.log_end_offset = epochs, answer.next
@@ -369,13 +369,15 @@ def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:
 
 def _continues(answer: BatchesMessage) -> bool:
     """Return whether the batches can follow a log that ends at their base under ``last_epoch``."""
-    if answer.next == answer.base:
-        return not answer.epochs
     begins = answer.epochs
-    if not begins or begins[0].start != answer.base or begins[-1].start >= answer.next:
+    if not begins or answer.next == answer.base:
+        return not begins and answer.next == answer.base
+    (first_epoch, first), (last_epoch, last) = begins[0], begins[-1]
+    if first != answer.base or last >= answer.next:
         return False
-    if begins[0].epoch < answer.last_epoch or begins[-1].epoch > answer.leader_epoch:
+    if first_epoch < answer.last_epoch or last_epoch > answer.leader_epoch:
         return False
-    return len(begins) == 1 or all(
-        one.epoch < other.epoch and one.start < other.start for one, other in pairwise(begins)
-    )
+    for (epoch, start), (next_epoch, next_start) in pairwise(begins):
+        if epoch >= next_epoch or start >= next_start:
+            return False
+    return True

@@ -25,8 +25,9 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import starmap
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -91,13 +92,6 @@ class Ping:
 # --- from the leader's end: answers to fetches repeat the fetch's ``last_epoch`` and log end -------------
 
 
-class EpochBegins(NamedTuple):
-    """The first of the batches from ``start`` on that was written under ``epoch``."""
-
-    epoch: LeaderEpoch
-    start: Offset
-
-
 @dataclass(slots=True)
 class BatchesMessage:
     """The leader's batches after the log that the fetch described; perhaps none."""
@@ -114,8 +108,9 @@ class BatchesMessage:
     purged_end: Offset = NO_OFFSET
     """Tombstones below may be missing in the leader's log."""
     body_bytes: int = 0
-    epochs: tuple[EpochBegins, ...] = ()
-    """Of the batches, in order; the first begins at the base. Empty if there is no batch."""
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+    """Of the batches, in order, and from where on each was written under it; the first begins at the base.
+    Empty if there is no batch."""
     note: bytes = b""
     """The leader's publisher state, as in its file, for a follower that is about to join the ISR: it covers
     committed records that may be gone. Empty: nothing, or not now."""
@@ -202,7 +197,6 @@ WireMessage = Declare | Question | Ping | Answer | RepairAnswer | Pong
 _FRAME: Final = struct.Struct("<II")
 _TEXT: Final = struct.Struct("<H")
 _EPOCH: Final = struct.Struct("<QQ")
-_NOTE: Final = struct.Struct("<I")
 
 _KINDS: Final[dict[int, type[WireMessage]]] = {
     1: Declare,
@@ -226,14 +220,18 @@ _NAMES: Final = {
 }
 _CODES: Final = {"body_bytes": "I", "asks": "?"}
 _WITHOUT_HANDLE: Final = (Ping, Pong)
-_WITH_REST: Final = (Declare, BatchesMessage, StartOverMessage, RefusedMessage)
+_WITH_NOTE: Final = (BatchesMessage, StartOverMessage)
+_WITH_REST: Final = (Declare, *_WITH_NOTE, RefusedMessage)
 """What has more than numbers in its header."""
 _NUMBERS: Final = {
     kind: struct.Struct(
-        ("<B" if kind in _WITHOUT_HANDLE else "<BI") + "".join(_CODES.get(name, "Q") for name in names)
+        ("<B" if kind in _WITHOUT_HANDLE else "<BI")
+        + "".join(_CODES.get(name, "Q") for name in names)
+        + ("I" if kind in _WITH_NOTE else "")
     )
     for kind, names in _NAMES.items()
 }
+"""With the length of the note, where there is one."""
 _NUMBERS_OF: Final[dict[type[WireMessage], Callable[[Any], tuple[Any, ...]]]] = {
     kind: attrgetter(*names)
     for kind, names in _NAMES.items()
@@ -250,26 +248,25 @@ def encode(message: WireMessage, handle: int | None = None) -> bytes:
     numbers = _NUMBERS_OF[kind](message) if kind in _NUMBERS_OF else _few_numbers(message)
     if handle is not None:
         numbers = (handle, *numbers)
-    header = _NUMBERS[kind].pack(_KIND_OF[kind], *numbers)
+    number, pack = _KIND_OF[kind], _NUMBERS[kind].pack
     match message:
         case BatchesMessage(epochs=epochs, body_bytes=body_bytes, note=note):
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
-            parts = [header, _NOTE.pack(len(note)), note]
-            for epoch, start in epochs:
-                parts.append(_EPOCH.pack(epoch, start))
-            header = b"".join(parts)
+            header = b"".join((pack(number, *numbers, len(note)), note, *starmap(_EPOCH.pack, epochs)))
         case Declare(name=name, incarnation=incarnation):
-            header += _text(name) + _text(incarnation)
+            header = pack(number, *numbers) + _text(name) + _text(incarnation)
         case RepairAnswer(body_bytes=body_bytes):
             assert body_bytes <= BODY_BYTES_MAX, f"a body of {body_bytes} bytes"
+            header = pack(number, *numbers)
         case StartOverMessage(note=note):
-            header += _NOTE.pack(len(note)) + note
+            header = pack(number, *numbers, len(note)) + note
         case RefusedMessage(reason=reason):
-            header += bytes((_REASON_OF[reason],))
+            header = pack(number, *numbers) + bytes((_REASON_OF[reason],))
         case _:
-            pass
-    assert len(header) <= HEADER_BYTES_MAX, f"a header of {len(header)} bytes"
-    return _FRAME.pack(len(header), crc32c(header)) + header
+            header = pack(number, *numbers)
+    length = len(header)
+    assert length <= HEADER_BYTES_MAX, f"a header of {length} bytes"
+    return _FRAME.pack(length, crc32c(header)) + header
 
 
 def _few_numbers(message: WireMessage) -> tuple[Any, ...]:
@@ -296,8 +293,8 @@ class WireReader:
         Raises:
             RemoteProtocolError: a header is damaged, or is no message; the reader is of no more use.
         """
-        position = 0
-        while len(data) - position >= self._missing:
+        position, length = 0, len(data)
+        while length - position >= self._missing:
             end = position + self._missing
             part = data[position:end]
             position = end
@@ -318,56 +315,60 @@ class WireReader:
                     raise RemoteProtocolError("a damaged header")
                 self._checksum = None
                 handle, message = _decode(part)
-                if isinstance(message, BatchesMessage | RepairAnswer) and message.body_bytes:
-                    self._headed, self._missing = (handle, message), message.body_bytes
-                    continue
-                yield handle, message
+                match message:
+                    case BatchesMessage() | RepairAnswer() if message.body_bytes:
+                        self._headed, self._missing = (handle, message), message.body_bytes
+                        continue
+                    case _:
+                        yield handle, message
             self._missing = _FRAME.size
-        if position < len(data):
+        if position < length:
             self._pieces.append(data[position:])
-            self._missing -= len(data) - position
+            self._missing -= length - position
 
 
 def _decode(header: bytes) -> tuple[int, WireMessage]:
-    kind = _KINDS.get(header[0]) if header else None
+    kind = _KINDS[header[0]] if header and header[0] in _KINDS else None
     if kind is None:
         raise RemoteProtocolError("a message of no known kind")
     layout = _NUMBERS[kind]
+    rest: dict[str, Any] = {}
     try:
-        _, *numbers = layout.unpack_from(header)
-        is_plain = kind not in _WITH_REST and len(header) == layout.size
-        rest = {} if is_plain else _rest(kind, header[layout.size :])
-        handle = 0 if kind in _WITHOUT_HANDLE else numbers.pop(0)
+        if kind in _WITH_REST:
+            numbers = layout.unpack_from(header)
+            rest = _rest(kind, header[layout.size :], numbers[-1])
+        else:
+            numbers = layout.unpack(header)
     except (struct.error, LookupError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a {kind.__name__} makes no sense: {error}") from error
-    message = kind(*numbers, **rest)  # the numbers are its first fields
-    if isinstance(message, BatchesMessage | RepairAnswer):
-        _check(message)
-    return handle, message
+    if kind in _WITHOUT_HANDLE:
+        return 0, kind(*numbers[1:])
+    message = kind(*(numbers[2:-1] if kind in _WITH_NOTE else numbers[2:]), **rest)  # its first fields
+    match message:
+        case BatchesMessage(base=base, next=end, body_bytes=size) | RepairAnswer(base, end, size):
+            # What no leader sends; whether the batches follow a log is for its machine to judge.
+            if size > BODY_BYTES_MAX:
+                raise RemoteProtocolError(f"a body of {size} bytes")
+            if end < base or (end > base) != (size > 0):
+                raise RemoteProtocolError(f"batches from {base} to {end} in {size} bytes")
+        case _:
+            pass
+    return numbers[1], message
 
 
-def _check(message: BatchesMessage | RepairAnswer) -> None:
-    """Refuse what no leader sends; whether the batches follow a log is for its machine to judge."""
-    if message.body_bytes > BODY_BYTES_MAX:
-        raise RemoteProtocolError(f"a body of {message.body_bytes} bytes")
-    if message.next < message.base or (message.next > message.base) != (message.body_bytes > 0):
-        span = f"from {message.base} to {message.next}"
-        raise RemoteProtocolError(f"batches {span} in {message.body_bytes} bytes")
-
-
-def _rest(kind: type[WireMessage], data: bytes) -> dict[str, Any]:
-    """Return what follows the numbers, by the name of its field."""
+def _rest(kind: type[WireMessage], data: bytes, note_bytes: int) -> dict[str, Any]:
+    """Return what follows the numbers, by the name of its field; a note has ``note_bytes``."""
     rest: dict[str, Any] = {}
-    if kind is Declare:
+    if kind in _WITH_NOTE:
+        note, data = data[:note_bytes], data[note_bytes:]
+        if len(note) < note_bytes:
+            raise IndexError(f"{note_bytes} bytes wanted, {len(note)} there")
+        if kind is BatchesMessage:
+            return {"note": note, "epochs": tuple(_EPOCH.iter_unpack(data))}
+        rest["note"] = note
+    elif kind is Declare:
         rest["name"], data = _cut_text(data)
         rest["incarnation"], data = _cut_text(data)
-    elif kind in (BatchesMessage, StartOverMessage):
-        (length,) = _NOTE.unpack_from(data)
-        rest["note"], data = data[_NOTE.size : _NOTE.size + length], data[_NOTE.size + length :]
-        if len(rest["note"]) < length:
-            raise IndexError(f"{length} bytes wanted, {len(rest['note'])} there")
-        if kind is BatchesMessage:
-            return {**rest, "epochs": tuple(map(EpochBegins._make, _EPOCH.iter_unpack(data)))}
     elif kind is RefusedMessage:
         rest["reason"], data = _REASONS[data[0]], data[1:]
     if data:

@@ -21,7 +21,6 @@ from jetstream.replica.wire import (
     BatchesMessage,
     Declare,
     DivergingMessage,
-    EpochBegins,
     FetchRefusal,
     Ping,
     Pong,
@@ -78,7 +77,7 @@ def stored(root: Path, *values: bytes) -> tuple[LiveStream, FileRange, bytes]:
 
 
 def test_what_is_asked_arrives_and_every_kind_of_answer_comes_back(loop: str) -> None:
-    epochs = (EpochBegins(LeaderEpoch(6), Offset(9)), EpochBegins(LeaderEpoch(7), Offset(10)))
+    epochs = ((LeaderEpoch(6), Offset(9)), (LeaderEpoch(7), Offset(10)))
     answers: list[tuple[Answer, bytes | None]] = [
         (replace(batches(9, 3), epochs=epochs), b"body"),
         (batches(9, 0), None),
@@ -261,11 +260,10 @@ def test_a_follower_that_does_not_read_costs_bounded_memory_and_gets_everything_
         try:
             raw = await asked_by_hand(b, count)
             end = b.sessions._led[A]
-            transport = end._line._transport
-            assert transport is not None
-            assert 4 * MIB < end._line._piece_bytes + transport.get_write_buffer_size() < 16 * MIB
-            assert len(end._answers._waiting) > 10
-            assert found.segment._leases == (0 if in_memory else len(end._answers._waiting))
+            line = end._line
+            assert 4 * MIB < line._piece_bytes + line._transport.get_write_buffer_size() < 16 * MIB
+            assert len(end.answers._waiting) > 10
+            assert found.segment._leases == (0 if in_memory else len(end.answers._waiting))
             answers = [await raw.receive() for _ in range(count)]
             assert [
                 (answer.base, answer.body) for answer in answers if isinstance(answer, BatchesMessage)

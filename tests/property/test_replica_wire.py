@@ -17,7 +17,6 @@ from jetstream.replica.wire import (
     BatchesMessage,
     Declare,
     DivergingMessage,
-    EpochBegins,
     FetchMessage,
     FetchRefusal,
     Ping,
@@ -46,7 +45,7 @@ def answers(draw: st.DrawFn) -> BatchesMessage:
     base = draw(st.integers(0, 2**63))
     body = draw(st.binary(max_size=300))
     end = base + draw(st.integers(1, 1000)) if body else base
-    epochs = draw(st.lists(st.builds(EpochBegins, NUMBERS, NUMBERS), max_size=4 if body else 0))
+    epochs = draw(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4 if body else 0))
     plain = draw(
         _with_numbers(
             BatchesMessage,
@@ -108,7 +107,7 @@ def batches(body: bytes, base: int = 10, end: int = 12) -> BatchesMessage:
         next=Offset(end),
         high_watermark=Offset(9),
         body_bytes=len(body),
-        epochs=(EpochBegins(LeaderEpoch(3), Offset(base)),),
+        epochs=((LeaderEpoch(3), Offset(base)),),
         body=body,
     )
 
@@ -215,7 +214,7 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
     [
         (b"", "no known kind"),
         (b"\x0b", "no known kind"),
-        (b"\x03\0", "Ping makes no sense: 1 bytes too many"),
+        (b"\x03\0", "Ping makes no sense"),
         (b"\x02" + bytes(12), "FetchMessage makes no sense"),
         (b"\x01" + bytes(4) + b"\x05\0abc", "5 bytes wanted, 3 left"),
         (b"\x01" + bytes(4) + b"\x01\0\xff\0\0", "Declare makes no sense"),
@@ -245,6 +244,6 @@ def test_lengths_that_no_message_has_are_refused_before_they_are_waited_for() ->
 def test_what_could_not_be_read_is_not_sent() -> None:
     with pytest.raises(AssertionError, match="a body of"):
         encode(replace(batches(b""), body_bytes=BODY_BYTES_MAX + 1), 1)
-    many = (EpochBegins(LeaderEpoch(1), Offset(1)),) * (HEADER_BYTES_MAX // 16)
+    many = ((LeaderEpoch(1), Offset(1)),) * (HEADER_BYTES_MAX // 16)
     with pytest.raises(AssertionError, match="a header of"):
         encode(replace(batches(b""), epochs=many), 1)

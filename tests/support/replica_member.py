@@ -18,7 +18,6 @@ from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
-    EpochBegins,
     FetchMessage,
     FetchRefusal,
     RefusedMessage,
@@ -317,9 +316,9 @@ def _answer(
     batches: list[Batch],
     high_watermark: Offset,
 ) -> BatchesMessage:
-    epochs: list[EpochBegins] = []
+    epochs: list[tuple[LeaderEpoch, Offset]] = []
     for batch in batches:
-        if not epochs or epochs[-1].epoch != batch.epoch:
-            epochs.append(EpochBegins(batch.epoch, batch.base))
+        if not epochs or epochs[-1][0] != batch.epoch:
+            epochs.append((batch.epoch, batch.base))
     end = batches[-1].next if batches else base
     return BatchesMessage(leader_epoch, last_epoch, base, end, high_watermark, epochs=tuple(epochs))

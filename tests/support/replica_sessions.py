@@ -19,7 +19,6 @@ from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
-    EpochBegins,
     FetchMessage,
     FetchRefusal,
     RefusedMessage,
@@ -71,7 +70,7 @@ def batches(base: int, count: int = 1) -> BatchesMessage:
         high_watermark=Offset(5),
         log_start_offset=Offset(0),
         purged_end=Offset(0),
-        epochs=(EpochBegins(LeaderEpoch(7), Offset(base)),) if count else (),
+        epochs=((LeaderEpoch(7), Offset(base)),) if count else (),
     )
 
 

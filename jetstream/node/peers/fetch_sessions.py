@@ -13,8 +13,7 @@ from typing import Final, Protocol
 
 from envelope.errors import RemoteProtocolError
 from envelope.limits import STREAMS_MAX
-from envelope.types import Buffer, Incarnation, NodeId, StreamName
-from jetstream.log.reader import FileRange
+from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.peers.peer_connection import PeerConnection
 from jetstream.node.peers.session_answers import SessionResponseQueue
 from jetstream.replica.pulse import Pulse, Verdict
@@ -111,7 +110,7 @@ class FetchRequester:
         self._crashed = crashed
         self._line: PeerConnection | None = None
         self._handles: dict[Life, int] = {}
-        self._lives: list[Life] = []
+        self._lives: dict[int, Life] = {}
         self._since_ping_ns = 0
         self._has_heard = False
 
@@ -135,25 +134,30 @@ class FetchRequester:
         return True
 
     def passed(self, elapsed_ns: int) -> None:
-        """Count ``elapsed_ns`` of silence: ping, or close the connection of a peer that is not alive."""
-        self._notify_host(self.pulse.passed(elapsed_ns))
-        if self._line is None:
+        """Count ``elapsed_ns``, as silence if nothing came; ping, or cut off a peer that is not alive."""
+        line = self._line
+        if line is not None and line.has_received:
+            line.has_received, self._has_heard = False, True
+            self._notify_host(self.pulse.heard())
+        else:
+            self._notify_host(self.pulse.passed(elapsed_ns))
+        if line is None:
             return
         if self.pulse.verdict is not Verdict.ALIVE:
-            self._line.close()
+            line.close()
             return
         self._since_ping_ns += elapsed_ns
         if self._since_ping_ns >= self._ping_interval_ns:
             # Also when only we speak: a leader may keep a fetch for as long as it has nothing for it.
-            if not (self._line.has_sent and self._has_heard):
-                self._line.send(_PING)
-            self._since_ping_ns, self._has_heard, self._line.has_sent = 0, False, False
+            if not (line.has_sent and self._has_heard):
+                line.send(_PING)
+            self._since_ping_ns, self._has_heard, line.has_sent = 0, False, False
 
     def _declare(self, line: PeerConnection, life: Life) -> int | None:
         if len(self._lives) == _HANDLES_MAX:
             return None
         handle = self._handles[life] = len(self._lives)
-        self._lives.append(life)
+        self._lives[handle] = life
         line.send(encode(Declare(*life), handle))
         return handle
 
@@ -175,13 +179,13 @@ class FetchRequester:
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """See `Link.talk`."""
-        self._line = PeerConnection(self, self._crashed)
+        self._line = PeerConnection(self, self._crashed, writer)
         self._handles.clear()
         self._lives.clear()
         self._notify_host(self.pulse.heard())
         self._host.connected(self._peer)
         try:
-            await self._line.carry(reader, writer)
+            await self._line.carry(reader)
         finally:
             self._line = None
 
@@ -195,72 +199,69 @@ class FetchRequester:
 
     # --- LineEnd -------------------------------------------------------------------------------
 
-    def heard(self) -> None:
-        """See `LineEnd.heard`."""
-        self._has_heard = True
-        verdict = self.pulse.heard()
-        if verdict is not None:
-            self._notify_host(verdict)
-
     def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
-        if isinstance(message, Pong):
-            return
-        if not isinstance(message, Answer | RepairAnswer):
-            raise RemoteProtocolError(f"a leader does not say {type(message).__name__}")
-        if handle >= len(self._lives):
-            raise RemoteProtocolError(f"an answer for handle {handle}, which was not declared")
-        life = self._lives[handle]
-        if isinstance(message, RepairAnswer):
-            self._host.repair_answered(self._peer, *life, message)
-        else:
-            self._host.answered(self._peer, *life, message)
+        life = self._lives.get(handle)
+        match message:
+            case Pong():
+                pass
+            case Declare() | FetchMessage() | RepairMessage() | Ping():
+                raise RemoteProtocolError(f"a leader does not say {type(message).__name__}")
+            case _ if life is None:
+                raise RemoteProtocolError(f"an answer for handle {handle}, which was not declared")
+            case RepairAnswer():
+                self._host.repair_answered(self._peer, *life, message)
+            case _:
+                self._host.answered(self._peer, *life, message)
 
     def has_room(self) -> None:
         """See `LineEnd.has_room`: nothing waits here."""
 
 
 class FetchResponder:
-    """The answering end of a session with one peer, over one connection."""
+    """The answering end of a session with one peer, over one connection.
 
-    def __init__(self, peer: NodeId, host: SessionHost, executor: Executor | None, crashed: Crashed) -> None:
+    Attributes:
+        answers: to be put under the handle of the life that they are about.
+        handles: of the lives that were declared; others were asked about over the connection before this one.
+    """
+
+    def __init__(
+        self,
+        peer: NodeId,
+        host: SessionHost,
+        executor: Executor | None,
+        crashed: Crashed,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         """``executor`` reads what is not in the page cache."""
         self._peer = peer
         self._host = host
-        self._line = PeerConnection(self, crashed)
-        self._answers = SessionResponseQueue(self._line, executor, crashed)
+        self._line = PeerConnection(self, crashed, writer)
+        self.answers = SessionResponseQueue(self._line, executor, crashed)
         self._lives: dict[int, Life] = {}
-        self._handles: dict[Life, int] = {}
+        self.handles: dict[Life, int] = {}
         self._silence_ns = 0
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection until it ends; see `Conversation`."""
+    async def carry(self, reader: asyncio.StreamReader) -> None:
+        """Serve the connection until it ends; see `Conversation`."""
         try:
-            await self._line.carry(reader, writer)
+            await self._line.carry(reader)
         finally:
-            self._answers.close()
+            self.answers.close()
 
     def close(self) -> None:
         """Cut the connection."""
         self._line.close()
 
-    def answer(self, life: Life, message: Answer | RepairAnswer, body: Buffer | FileRange | None) -> None:
-        """See `ReplicaSessions.answer`."""
-        handle = self._handles.get(life)
-        if handle is not None:  # else it was asked over the connection before this one
-            self._answers.put(handle, message, body)
-
     def passed(self, elapsed_ns: int, timeout_ns: int) -> None:
-        """Count ``elapsed_ns`` of silence; close the connection after ``timeout_ns`` without a byte."""
-        self._silence_ns += elapsed_ns
+        """Count ``elapsed_ns``; close the connection after ``timeout_ns`` without a byte."""
+        self._silence_ns = 0 if self._line.has_received else self._silence_ns + elapsed_ns
+        self._line.has_received = False
         if self._silence_ns >= timeout_ns:
             self._line.close()
 
     # --- LineEnd -------------------------------------------------------------------------------
-
-    def heard(self) -> None:
-        """See `LineEnd.heard`."""
-        self._silence_ns = 0
 
     def received(self, handle: int, message: WireMessage) -> None:
         """See `LineEnd.received`."""
@@ -275,7 +276,7 @@ class FetchResponder:
                 if handle in self._lives or len(self._lives) == _HANDLES_MAX:
                     raise RemoteProtocolError(f"handle {handle} cannot be declared")
                 self._lives[handle] = (name, incarnation)
-                self._handles[name, incarnation] = handle
+                self.handles[name, incarnation] = handle
             case Ping():
                 self._line.send(_PONG)
             case _:
@@ -283,4 +284,4 @@ class FetchResponder:
 
     def has_room(self) -> None:
         """See `LineEnd.has_room`."""
-        self._answers.go_on()
+        self.answers.go_on()

@@ -24,9 +24,6 @@ Piece = bytes | bytearray | memoryview
 class ConnectionListener(Protocol):
     """The owner of a connection; called on the loop's thread."""
 
-    def heard(self) -> None:
-        """Note that bytes have arrived, if only a part of a message."""
-
     def received(self, handle: int, message: WireMessage) -> None:
         """Handle a message that came under ``handle``.
 
@@ -45,78 +42,83 @@ class PeerConnection(asyncio.Protocol):
 
     Attributes:
         has_sent: whether anything was sent since the owner last set it to false.
+        has_received: whether bytes have arrived since the owner last set it to false.
+        is_full: whether something large had better wait for `ConnectionListener.has_room`.
         is_awaited: whether the owner waits for `ConnectionListener.has_room`; set by the owner.
     """
 
-    def __init__(self, end: ConnectionListener, crashed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, end: ConnectionListener, crashed: Callable[[BaseException], None], writer: asyncio.StreamWriter
+    ) -> None:
         """``crashed`` is told an error of ours in what ``end`` does with what arrives."""
         loop = asyncio.get_running_loop()
-        self.has_sent = False
-        self.is_awaited = False
+        self.has_sent = self.has_received = self.is_full = self.is_awaited = False
         self._end = end
         self._crashed = crashed
         self._loop = loop
         self._messages = WireReader()
         self._over: asyncio.Future[None] = loop.create_future()
-        self._transport: asyncio.WriteTransport | None = None
+        self._is_over = False
+        self._transport = writer.transport
+        self._transport.set_write_buffer_limits(high=_FULL_BYTES, low=_ROOM_BYTES)
         self._pieces: list[Piece] = []
         self._piece_bytes = 0
         self._is_paused = False
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection over from its streams; return when it has ended.
+    async def carry(self, reader: asyncio.StreamReader) -> None:
+        """Take the connection over from its streams; return when it has ended.
 
         Raises:
             RemoteProtocolError: what arrives makes no sense.
         """
-        self._transport = writer.transport
-        self._transport.set_write_buffer_limits(high=_FULL_BYTES, low=_ROOM_BYTES)
         self._transport.set_protocol(self)
         reader.feed_eof()
         early = await reader.read()  # does not wait: what came with the greeting is all there
         try:
             if early:
                 self.data_received(early)
-            if self._pieces:
-                self._flush()
             await self._over
         finally:
             self.close()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether something large had better wait for `ConnectionListener.has_room`."""
-        unsent_bytes = self._piece_bytes
-        if self._transport is not None:
-            unsent_bytes += self._transport.get_write_buffer_size()
-        return self._is_paused or unsent_bytes > _FULL_BYTES
-
     def send(self, *pieces: Piece) -> None:
         """Send in order, or drop it if the line is over; the pieces are not to be changed any more."""
-        if self._over.done():
+        if self._is_over:
             return
-        if not self._pieces and self._transport is not None:
+        if not self._pieces:
             self._loop.call_soon(self._flush)
         self._pieces += pieces
         self._piece_bytes += sum(map(len, pieces))
         self.has_sent = True
+        if self._piece_bytes + self._transport.get_write_buffer_size() > _FULL_BYTES:
+            self.is_full = True
 
     def close(self) -> None:
         """Cut the connection; nothing is received any more."""
-        if not self._over.done():
+        self._end_with(None)
+        self._transport.abort()
+
+    def _end_with(self, error: RemoteProtocolError | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._over.done():  # cancelled with the task
+            return
+        if error is None:
             self._over.set_result(None)
-        if self._transport is not None:
-            self._transport.abort()
+        else:
+            self._over.set_exception(error)
 
     def _flush(self) -> None:
         pieces, length = self._pieces, self._piece_bytes
         self._pieces, self._piece_bytes = [], 0
-        if self._over.done() or self._transport is None or self._transport.is_closing():
+        if self._is_over or self._transport.is_closing():
             return
         if length <= _JOINED_BYTES_MAX:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
+        self.is_full = self._is_paused
         if self.is_awaited and not self.is_full:
             self._notify_owner()
 
@@ -128,27 +130,25 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what is complete now."""
-        if self._over.done():
-            return
+        self.has_received = True
         try:
-            self._end.heard()
             for handle, message in self._messages.feed(data):
-                self._end.received(handle, message)
-                if self._over.done():
+                if self._is_over:
                     return
+                self._end.received(handle, message)
         except RemoteProtocolError as error:
-            self._over.set_exception(error)
+            self._end_with(error)
         except Exception as error:  # noqa: BLE001 - ends the sessions, see `ReplicaSessions.run`
             self._crashed(error)
             self.close()
 
     def pause_writing(self) -> None:
         """Note that much is unsent."""
-        self._is_paused = True
+        self._is_paused = self.is_full = True
 
     def resume_writing(self) -> None:
         """Note that little is unsent, and notify the owner."""
-        self._is_paused = False
+        self._is_paused = self.is_full = False
         if self.is_awaited:
             self._notify_owner()
 
@@ -156,5 +156,4 @@ class PeerConnection(asyncio.Protocol):
         """End `carry`: the connection is gone."""
         if exc is not None:
             _log.debug("a session broke error=%r", exc)
-        if not self._over.done():
-            self._over.set_result(None)
+        self._end_with(None)

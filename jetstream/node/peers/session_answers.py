@@ -65,15 +65,17 @@ class SessionResponseQueue:
             UnavailableError: the segment of the body was removed: plan again. Nothing was queued.
         """
         assert not self._is_closed, "nothing is answered on a session that is over"
-        taken: Buffer | Body = b""
-        if isinstance(body, FileRange):
-            taken = Body.leased(body, share=DescriptorShare.NODE) if body.length else b""
-        elif body is not None:
-            taken = body
-        is_next = not self._waiting and not self._is_reading and not self._line.is_full
-        if is_next and not isinstance(taken, Body):
-            self._line.send(encode(answer, handle), taken)
-            return
+        taken: Buffer | Body
+        match body:
+            case None:
+                taken = b""
+            case FileRange():
+                taken = Body.leased(body, share=DescriptorShare.NODE) if body.length else b""
+            case _:
+                taken = body
+                if not (self._waiting or self._is_reading or self._line.is_full):
+                    self._line.send(encode(answer, handle), body)
+                    return
         place = handle, isinstance(answer, RepairAnswer)
         before = self._waiting.get(place)
         if before is not None:

@@ -176,8 +176,9 @@ class ReplicaSessions:
             UnavailableError: the range's segment has been removed: plan again.
         """
         end = self._led.get(peer)
-        if end is not None:
-            end.answer((name, incarnation), message, body)
+        handle = None if end is None else end.handles.get((name, incarnation))
+        if end is not None and handle is not None:
+            end.answers.put(handle, message, body)
 
     def is_connected(self, peer: NodeId) -> bool:
         """Return whether ``peer`` can be asked now."""
@@ -201,9 +202,9 @@ class ReplicaSessions:
         before = self._led.get(peer)
         if before is not None:
             before.close()
-        end = self._led[peer] = FetchResponder(peer, self._host, self._executor, self._crashed)
+        end = self._led[peer] = FetchResponder(peer, self._host, self._executor, self._crashed, writer)
         try:
-            await end.carry(reader, writer)
+            await end.carry(reader)
         finally:
             if self._led.get(peer) is end:
                 del self._led[peer]

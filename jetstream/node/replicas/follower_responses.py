@@ -21,7 +21,6 @@ from jetstream.replica.leader_events import AnswerFollower, ServeFollower
 from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
-    EpochBegins,
     FetchRefusal,
     RefusedMessage,
     StartOverMessage,
@@ -169,7 +168,7 @@ class FollowerResponses:
             log_start_offset=log.log_start_offset,
             # Read after the batches were found: where tombstones are missing in them, this is raised already.
             purged_end=log.compaction.purged_end,
-            epochs=(EpochBegins(epoch, serve.log_end),) if length else (),
+            epochs=((epoch, serve.log_end),) if length else (),
             body_bytes=length,
             note=self._note(serve.high_watermark)
             if serve.follower in self._joining and end >= serve.high_watermark

@@ -4,7 +4,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from envelope.errors import CorruptDataError
-from envelope.types import NodeId, Offset
+from envelope.types import LeaderEpoch, NodeId, Offset
 from jetstream.replica.leader import Leader
 from jetstream.replica.leader_events import (
     Action,
@@ -20,7 +20,6 @@ from jetstream.replica.wire import (
     Answer,
     BatchesMessage,
     DivergingMessage,
-    EpochBegins,
     FetchRefusal,
     RefusedMessage,
 )
@@ -210,10 +209,10 @@ class Reign:
             self._answer(serve.follower, RefusedMessage(self._leader.leader_epoch, FetchRefusal.CANNOT_READ))
             return
         batches = tuple(batch for batch in there if batch.next <= serve.limit)
-        begins: list[EpochBegins] = []
+        begins: list[tuple[LeaderEpoch, Offset]] = []
         for batch in batches:
-            if not begins or begins[-1].epoch != batch.epoch:
-                begins.append(EpochBegins(batch.epoch, batch.base))
+            if not begins or begins[-1][0] != batch.epoch:
+                begins.append((batch.epoch, batch.base))
         end = batches[-1].next if batches else serve.log_end
         check_served(self._replica.title, self._image, serve.log_end, end)
         answer = BatchesMessage(

@@ -20,7 +20,6 @@ from jetstream.replica.settings import NEVER, ReplicaSettings
 from jetstream.replica.wire import (
     BatchesMessage,
     DivergingMessage,
-    EpochBegins,
     FetchRefusal,
     RefusedMessage,
     StartOverMessage,
@@ -44,7 +43,7 @@ def batches(
         base=Offset(base),
         next=Offset(end),
         high_watermark=Offset(known),
-        epochs=tuple(EpochBegins(LeaderEpoch(first), Offset(start)) for first, start in begins),
+        epochs=tuple((LeaderEpoch(first), Offset(start)) for first, start in begins),
     )
 
 

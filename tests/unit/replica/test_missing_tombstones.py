@@ -12,14 +12,14 @@ from jetstream.replica.follower_events import (
     LogWritten,
     ResetLog,
 )
-from jetstream.replica.wire import BatchesMessage, EpochBegins
+from jetstream.replica.wire import BatchesMessage
 from tests.support.following import EPOCH, LOG, Following, fetch
 from tests.support.reigns import log
 
 
 def without_tombstones(base: int, end: int, purged_end: int, log_start: int = 0) -> BatchesMessage:
     """An answer of a leader in whose log tombstones below ``purged_end`` may be missing."""
-    begins = (EpochBegins(EPOCH, Offset(base)),) if end > base else ()
+    begins = ((EPOCH, Offset(base)),) if end > base else ()
     return BatchesMessage(
         leader_epoch=EPOCH,
         last_epoch=LeaderEpoch(5),

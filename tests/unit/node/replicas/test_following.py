@@ -11,7 +11,7 @@ from jetstream.node.disk.history_file import read_note
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import begin_reign
 from jetstream.node.replicas.followed_stream import FollowingStream
-from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, EpochBegins, StartOverMessage
+from jetstream.replica.wire import Answer, BatchesMessage, DivergingMessage, StartOverMessage
 from tests.support.copy_acks import EPOCH, Replica, replica
 from tests.support.ingest_machine import IngestHarness
 from tests.support.logs import Record, append, records_batch
@@ -46,7 +46,7 @@ async def copy_one(own: Replica, following: FollowingStream, offset: Offset, now
         high_watermark=end,
         log_start_offset=offset,
         purged_end=Offset(0),
-        epochs=(EpochBegins(EPOCH, offset),),
+        epochs=((EPOCH, offset),),
         body_bytes=len(data),
         body=data,
     )
