@@ -28,24 +28,20 @@ class InSyncReplicas:
     Until its fate is known, a proposal may be in force: another node may already be elected because of it. So
     commits wait for all of the *maximal* ISR, committed and proposed.
 
+    Attributes:
+        maximal: all nodes that may be in the ISR.
+
     Source: KIP-497; Vanlightly's analysis of pending ISR changes.
     """
 
     def __init__(self, isr: tuple[NodeId, ...], version: int) -> None:
         """Begin with what the catalogue has."""
-        self.committed = frozenset(isr)
+        self.committed = self.maximal = frozenset(isr)
         self.version = version
         self.proposal: Proposal | None = None
         self.propose_after = MonotonicNs(0)
         """Nothing new is proposed before."""
         self._proposals = 0
-
-    @property
-    def maximal(self) -> frozenset[NodeId]:
-        """All nodes that may be in the ISR."""
-        if self.proposal is None:
-            return self.committed
-        return self.committed.union(member.node_id for member in self.proposal.isr)
 
     def due_at(self, retry_interval_ns: int) -> MonotonicNs:
         """Return when the proposal that is out is sent again, or from when on there may be one."""
@@ -58,6 +54,7 @@ class InSyncReplicas:
         assert isr, "L5: nobody is proposed"
         self._proposals += 1
         self.proposal = Proposal(self._proposals, self.version, isr, now)
+        self.maximal = self.committed.union(member.node_id for member in isr)
         return self.proposal
 
     def commit(self, isr: tuple[NodeId, ...], version: int) -> None:
@@ -67,8 +64,8 @@ class InSyncReplicas:
         """
         if version <= self.version:
             return
-        self.committed, self.version = frozenset(isr), version
-        self.proposal = None
+        self.committed = self.maximal = frozenset(isr)
+        self.version, self.proposal = version, None
 
     def refuse(self, refused: IsrRefused, retry_at: MonotonicNs) -> None:
         """Take a refusal in: the end of the proposal that is out, if it is about that; the next comes later.
@@ -81,6 +78,7 @@ class InSyncReplicas:
         if self.proposal is None or self.proposal.number != refused.number:
             return
         self.proposal, self.propose_after = None, retry_at
+        self.maximal = self.committed
 
 
 def refusal_of(number: int, refused: CommandRefused) -> IsrRefused | None:

@@ -18,7 +18,7 @@ Sources: Kafka's replication protocol (high watermark as minimum over the ISR; K
 966).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -44,7 +44,7 @@ from jetstream.replica.progress import FollowerProgress, FollowerState, follower
 from jetstream.replica.reconcile import EpochEnd, Follows, LogState, StartsOver, compare
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
 from jetstream.replica.settings import NEVER, ReplicaSettings
-from jetstream.replica.steady_state import SteadyState
+from jetstream.replica.steady_state import UNSTEADY, SteadyLeader
 from jetstream.replica.wire import (
     DivergingMessage,
     FetchMessage,
@@ -59,7 +59,7 @@ DEFAULT_SETTINGS = ReplicaSettings()
 _SOLE = NodeId("sole")
 
 
-class Leader:
+class Leader(SteadyLeader):
     """Decides which records are committed during one reign.
 
     Invariants:
@@ -103,28 +103,18 @@ class Leader:
         assert (last.epoch, last.start) == (appointment.leader_epoch, log.log_end_offset), f"L4: {last}"
         assert appointment.node_id in appointment.isr, f"L5: {appointment}"
         assert high_watermark <= log.log_end_offset, f"L1: {high_watermark} > {log.log_end_offset}"
-        self.leader_epoch = appointment.leader_epoch
-        self.high_watermark = high_watermark
+        own = replace(log)  # its ends are changed in place
+        super().__init__(appointment.leader_epoch, high_watermark, own, lease, settings)
         self.isr = InSyncReplicas(appointment.isr, appointment.isr_version)
         self._appointment = appointment
         self.replicas = frozenset(appointment.replicas)
         self._minimum = appointment.min_insync_replicas
         self._epoch_start = log.log_end_offset
-        self._log = replace(log)  # its ends are changed in place
-        self._lease = lease
-        self._settings = settings
         self.deposed = False
-        self._acted_at = NEVER  # when the last event was handled, if there was a lease then
         self._keeps_up_until = now
         self.takes_followers = appointment.node_id != _SOLE
         self._followers = followers_at(appointment.others, {}, now)
         self.is_replicated = bool(self._followers)
-        self._steady: SteadyState | None = None
-
-    @property
-    def synced_end(self) -> Offset:
-        """Durable end of this node's log, as of the last `LeaderLogSynced`."""
-        return self._log.synced_end
 
     @property
     def lacks_replicas(self) -> bool:
@@ -141,7 +131,7 @@ class Leader:
 
     def holds_leadership(self, now: MonotonicNs) -> bool:
         """Return whether the node may answer anybody about this stream as its leader."""
-        return not self.deposed and self._lease.is_valid(now)
+        return not self.deposed and now < self._lease.until
 
     def follower_states(self) -> tuple[FollowerState, ...]:
         """Return what is known of each follower, in the order of the replicas."""
@@ -159,7 +149,7 @@ class Leader:
         """
         if self._acted_at == NEVER or not self._followers:
             return NEVER  # time alone brings no lease
-        log_end, settings = self._log.log_end_offset, self._settings
+        log_end, settings = self.log.log_end_offset, self._settings
         members = _members(self.isr, self._followers)
         lagging_at = min(
             (one.lags_from(log_end, settings.replica_lag_max_ns) for one in members), default=NEVER
@@ -172,27 +162,9 @@ class Leader:
         # What is past waits for something else.
         return min((when for when in times if when > self._acted_at), default=NEVER)
 
-    def fetched(self, follower: NodeId, fetch: FetchMessage, now: MonotonicNs) -> Sequence[Action]:
-        """Handle a `FetchArrived`."""
-        steady = self._steady
-        actions = None if steady is None else steady.fetched(follower, fetch, now)
-        if steady is None or actions is None:
-            return self.handle(FetchArrived(follower, fetch), now)
-        self.high_watermark, self._acted_at = steady.high_watermark, now
-        return actions
-
-    def log_synced(self, synced_end: Offset, log_end: Offset, now: MonotonicNs) -> Sequence[Action]:
-        """Handle a `LeaderLogSynced`."""
-        steady = self._steady
-        actions = None if steady is None else steady.log_synced(synced_end, log_end, now)
-        if steady is None or actions is None:
-            return self.handle(LeaderLogSynced(synced_end, log_end), now)
-        self.high_watermark, self._acted_at = steady.high_watermark, now
-        return actions
-
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Take in one event; return what the shell must do, in that order."""
-        self._steady = None
+        self._steady_until = UNSTEADY
         if self.deposed:
             if not isinstance(event, FetchArrived):
                 return ()
@@ -222,7 +194,7 @@ class Leader:
         if self._followers:
             actions += self._serve(now)
             actions += self._propose(now)
-        self._steady = self._steady_state(now)
+        self._begin_steady_state(now)
         return tuple(actions)
 
     def __str__(self) -> str:
@@ -230,8 +202,8 @@ class Leader:
         members = ",".join(sorted(self.isr.committed))
         proposed = "" if self.isr.proposal is None else f" maximal={','.join(sorted(self.isr.maximal))}"
         return (
-            f"leader e{self.leader_epoch} hw={self.high_watermark} synced={self._log.synced_end} "
-            f"end={self._log.log_end_offset} isr={members} v{self.isr.version}{proposed}"
+            f"leader e{self.leader_epoch} hw={self.high_watermark} synced={self.log.synced_end} "
+            f"end={self.log.log_end_offset} isr={members} v{self.isr.version}{proposed}"
         )
 
     # --- events -------------------------------------------------------------------------------------------
@@ -239,7 +211,7 @@ class Leader:
     def _note(self, event: Event, now: MonotonicNs) -> None:
         match event:
             case LeaderLogSynced(synced_end, log_end):
-                log = self._log
+                log = self.log
                 assert synced_end >= log.synced_end, (
                     f"L1: {synced_end} < {log.synced_end}: a leader never loses what it has"
                 )
@@ -249,8 +221,8 @@ class Leader:
                         progress.leader_appends(log.log_end_offset, now)
                 log.log_end_offset, log.synced_end = log_end, synced_end
             case LogStartMoved(log_start_offset):
-                assert log_start_offset <= self._log.log_end_offset, f"{log_start_offset} beyond {self}"
-                self._log.log_start_offset = log_start_offset
+                assert log_start_offset <= self.log.log_end_offset, f"{log_start_offset} beyond {self}"
+                self.log.log_start_offset = log_start_offset
             case IsrRefused():
                 self.isr.refuse(event, MonotonicNs(now + self._settings.retry_interval_ns))
             case FollowerLost(follower):
@@ -284,7 +256,7 @@ class Leader:
         self, follower: NodeId, fetch: FetchMessage, now: MonotonicNs
     ) -> DivergingMessage | StartOverMessage | RefusedMessage | None:
         """Return what is to be answered at once; None if the fetch is parked."""
-        progress, log = self._followers.get(follower), self._log
+        progress, log = self._followers.get(follower), self.log
         reason = _refusal(fetch, self.leader_epoch, progress)
         if reason is not None:
             return _refused(fetch, reason)
@@ -293,8 +265,7 @@ class Leader:
             progress.begin_anew(fetch.node_epoch, log.log_end_offset, now)
         where = compare(log, fetch.last_epoch, fetch.log_end)
         if isinstance(where, Follows):
-            progress.acknowledge(fetch, log.log_end_offset, now)
-            progress.park(fetch, now)
+            progress.fetched(fetch, log.log_end_offset, now)
             return None
         progress.parked = None
         if not self.holds_leadership(now):
@@ -308,7 +279,7 @@ class Leader:
         if committable <= self.high_watermark:
             return ()
         assert not self.lacks_replicas, f"L3: {committable} with less than {self._minimum}: {self}"
-        assert committable <= self._log.synced_end, f"L1: {committable} {self}"
+        assert committable <= self.log.synced_end, f"L1: {committable} {self}"
         others = self.isr.maximal - {self._appointment.node_id}
         assert all(self._followers[node].has_all(committable) for node in others), f"L1: {committable} {self}"
         self.high_watermark = committable
@@ -318,7 +289,7 @@ class Leader:
         """Return the end of what all of the maximal ISR have on disk; the present one if that is unknown."""
         if self.lacks_replicas:
             return self.high_watermark
-        end = self._log.synced_end
+        end = self.log.synced_end
         for node in self.isr.maximal:
             if node == self._appointment.node_id:
                 continue
@@ -330,7 +301,7 @@ class Leader:
 
     def _serve(self, now: MonotonicNs) -> Iterator[Action]:
         """Answer the fetches that there is something for."""
-        log, interval_ns = self._log, self._settings.heartbeat_interval_ns
+        log, interval_ns = self.log, self._settings.heartbeat_interval_ns
         for follower, progress in self._followers.items():
             fetch = progress.parked
             if fetch is None:
@@ -347,31 +318,18 @@ class Leader:
                 limit = log.log_end_offset
                 yield ServeFollower(follower, fetch.last_epoch, fetch.log_end, limit, self.high_watermark)
 
-    def _steady_state(self, now: MonotonicNs) -> SteadyState | None:
-        """Return the state in which fetches and appends change nothing but ends; None if this is none.
+    def _begin_steady_state(self, now: MonotonicNs) -> None:
+        """Let fetches and appends change nothing but ends from now on, if that is so.
 
         Nothing was to be proposed now, and only time or a replica outside the ISR can change that.
         """
         isr = self.isr
         if isr.proposal is not None or now < isr.propose_after or self.lacks_replicas:
-            return None
+            return
         outside = self.replicas - isr.committed
-        known = {node: one for node, one in self._followers.items() if node not in outside}
-        in_sync = tuple(one for node, one in known.items() if node in isr.committed)
-        until = self._keeps_up_until if self._followers else NEVER
-        if now >= until:
-            return None
-        return SteadyState(
-            leader_epoch=self.leader_epoch,
-            high_watermark=self.high_watermark,
-            log=self._log,
-            followers=self._followers,
-            known=known,
-            in_sync=in_sync,
-            lease=self._lease,
-            until=until,
-            heartbeat_interval_ns=self._settings.heartbeat_interval_ns,
-        )
+        self._known = {node: one for node, one in self._followers.items() if node not in outside}
+        self._in_sync = tuple(one for node, one in self._known.items() if node in isr.committed)
+        self._steady_until = self._keeps_up_until if self._followers else NEVER
 
     # --- the ISR ------------------------------------------------------------------------------------------
 
@@ -385,7 +343,7 @@ class Leader:
         if now < self.isr.propose_after:
             return
         if now >= self._keeps_up_until:
-            log_end, lag_max_ns = self._log.log_end_offset, self._settings.replica_lag_max_ns
+            log_end, lag_max_ns = self.log.log_end_offset, self._settings.replica_lag_max_ns
             in_sync = _members(self.isr, self._followers)
             times = (progress.keeps_up_until(log_end, lag_max_ns, now) for progress in in_sync)
             self._keeps_up_until = min(times, default=NEVER)
@@ -400,7 +358,7 @@ class Leader:
 
     def _wanted(self, now: MonotonicNs) -> frozenset[NodeId]:
         """Return the ISR as it should be now."""
-        lag_max_ns, log_end = self._settings.replica_lag_max_ns, self._log.log_end_offset
+        lag_max_ns, log_end = self._settings.replica_lag_max_ns, self.log.log_end_offset
         committed = self.isr.committed
         lagging = {
             node

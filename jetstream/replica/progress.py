@@ -96,8 +96,11 @@ class FollowerProgress:
         """Answer it once more before it joins those in sync: what it was sent before was for another role."""
         self.start_sent, self.was_answered = None, False
 
-    def acknowledge(self, fetch: FetchMessage, log_end: Offset, now: MonotonicNs) -> None:
-        """Take in how far its log is durable; the leader's ends at ``log_end``.
+    def fetched(self, fetch: FetchMessage, log_end: Offset, now: MonotonicNs) -> None:
+        """Take in how far its log is durable, where the leader's ends at ``log_end``, and keep what it asks.
+
+        A follower also fetches when it has synced, to acknowledge; it may be waiting for batches then, whose
+        answer is on the way.
 
         Kafka compares with the leader's end at the previous fetch. Here fetches also come between a write and
         its sync, so an end is remembered until it is reached: otherwise a steady stream looked like a lag. It
@@ -108,21 +111,16 @@ class FollowerProgress:
         # It asks again when it has taken in the answer; what only acknowledges may have crossed it.
         self.was_answered |= fetch.asks and self.start_sent is not None
         self.log_end, self.high_watermark = fetch.log_end, fetch.high_watermark
-        # It has no more on disk than it has, whatever it says.
-        self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
+        if fetch.synced_end > self.synced_end:
+            # It has no more on disk than it has, whatever it says.
+            self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
         if self.synced_end >= log_end:
             self.caught_up_at, self._marked_end = now, None
-            return
-        if self._marked_end is not None and self.synced_end >= self._marked_end:
-            self.caught_up_at, self._marked_end = max(self.caught_up_at, self._marked_at), None
-        if self._marked_end is None:
-            self._marked_end, self._marked_at = log_end, now
-
-    def park(self, fetch: FetchMessage, now: MonotonicNs) -> None:
-        """Keep a fetch until it is answered, unless its answer is on the way.
-
-        A follower also fetches when it has synced, to acknowledge; it may be waiting for batches then.
-        """
+        else:
+            if self._marked_end is not None and self.synced_end >= self._marked_end:
+                self.caught_up_at, self._marked_end = max(self.caught_up_at, self._marked_at), None
+            if self._marked_end is None:
+                self._marked_end, self._marked_at = log_end, now
         if fetch.asks or self._served_end != fetch.log_end:
             self.parked, self.parked_since = fetch, now
             self._served_end = None
@@ -142,8 +140,8 @@ class FollowerProgress:
 
     def leader_appends(self, log_end: Offset, now: MonotonicNs) -> None:
         """Note that the leader's log, which ended at ``log_end`` until now, has grown."""
-        if self.heard and self.synced_end >= log_end:
-            self.caught_up_at = max(self.caught_up_at, now)
+        if self.heard and self.synced_end >= log_end and now > self.caught_up_at:
+            self.caught_up_at = now
 
     def has_all(self, log_end: Offset) -> bool:
         """Return whether it has, durably, all that the leader has."""

@@ -7,7 +7,7 @@ from jetstream.replica.settings import NEVER
 
 def check_lags(leader: Leader, now: MonotonicNs) -> None:
     """Assert L6: until the time that is remembered no member of the ISR lags, if all do nothing."""
-    log_end, lag_max_ns = leader._log.log_end_offset, leader._settings.replica_lag_max_ns
+    log_end, lag_max_ns = leader.log.log_end_offset, leader._settings.replica_lag_max_ns
     members = (leader._followers[node] for node in leader.isr.committed if node in leader._followers)
     lagging_at = min((member.lags_from(log_end, lag_max_ns) for member in members), default=NEVER)
     remembered = leader._keeps_up_until

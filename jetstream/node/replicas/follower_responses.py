@@ -57,31 +57,32 @@ class FollowerResponses:
         self._has_ended = True
         self.hot = HotBatches(0, 0)
 
-    def serve(self, serve: ServeFollower, *, in_sync: bool, joins: bool) -> None:
+    def serve_in_turn(self, serve: ServeFollower, *, joins: bool) -> None:
+        """Serve a follower outside the ISR, once it is its turn."""
+        follower = (self._context.incarnation, serve.follower)
+        self._catch_up.serve(follower, lambda: self._catch_up.spend(self.serve(serve, joins=joins)))
+
+    def serve(self, serve: ServeFollower, *, joins: bool = False) -> int:
         """Send batches from the follower's end on, as many as one answer holds; or that there are none.
 
-        A follower outside the ISR waits for its turn. A follower that ``joins`` it gets the note with every
-        answer that brings it to the high watermark: some of the records that it speaks of may be gone.
+        A follower that ``joins`` the ISR gets the note with every answer that brings it to the high
+        watermark: some of the records that it speaks of may be gone.
+
+        Returns:
+            How many bytes, as far as that is known now.
         """
         if joins:
             self._joining |= {serve.follower}
         elif self._joining:
             self._joining -= {serve.follower}
-        if in_sync:
-            self._serve(serve)
-        else:
-            follower = (self._context.incarnation, serve.follower)
-            self._catch_up.serve(follower, lambda: self._catch_up.spend(self._serve(serve)))
-
-    def _serve(self, serve: ServeFollower) -> int:
-        """Send batches; return how many bytes, as far as that is known now."""
         if self._has_ended:
             return 0
         hot = self.hot.find(serve.log_end)
         if hot is not None:
             end, data = hot
-            self._send(serve, end, self._leader_epoch, data, len(data))
-            return len(data)
+            length = len(data)
+            self._send(serve, end, self._leader_epoch, data, length)
+            return length
         try:
             found = self._find(serve, load=False)
         except IndexUnloaded:
@@ -158,23 +159,30 @@ class FollowerResponses:
         body: Buffer | FileRange | None,
         length: int,
     ) -> None:
-        log = self._context.opened.log
+        context, sessions = self._context, self._services.cluster.sessions
+        log, follower = context.opened.log, serve.follower
         message = BatchesMessage(
             leader_epoch=self._leader_epoch,
             last_epoch=serve.last_epoch,
             base=serve.log_end,
             next=end,
             high_watermark=serve.high_watermark,
-            log_start_offset=log.log_start_offset,
+            log_start_offset=log.reader.log_start_offset,
             # Read after the batches were found: where tombstones are missing in them, this is raised already.
             purged_end=log.compaction.purged_end,
             epochs=((epoch, serve.log_end),) if length else (),
             body_bytes=length,
             note=self._note(serve.high_watermark)
-            if serve.follower in self._joining and end >= serve.high_watermark
+            if follower in self._joining and end >= serve.high_watermark
             else b"",
         )
-        self._answer(serve.follower, message, body)
+        try:
+            sessions.answer(follower, context.name, context.incarnation, message, body)
+        except (
+            UnavailableError
+        ) as error:  # the segment was removed since it was found: the follower asks again
+            _log.info("not served follower=%s stream=%s error=%s", follower, context.name, error)
+            self._answer(follower, RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ))
 
     def _note(self, high_watermark: Offset) -> bytes:
         """Return what is known of the records below, as the note's file says it; empty if that is nothing."""
@@ -193,13 +201,6 @@ class FollowerResponses:
         )
         self._answer(serve.follower, RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ))
 
-    def _answer(self, follower: NodeId, message: Answer, body: Buffer | FileRange | None = None) -> None:
-        context, sessions = self._context, self._services.cluster.sessions
-        try:
-            sessions.answer(follower, context.name, context.incarnation, message, body)
-        except (
-            UnavailableError
-        ) as error:  # the segment was removed since it was found: the follower asks again
-            _log.info("not served follower=%s stream=%s error=%s", follower, context.name, error)
-            refused = RefusedMessage(self._leader_epoch, FetchRefusal.CANNOT_READ)
-            sessions.answer(follower, context.name, context.incarnation, refused)
+    def _answer(self, follower: NodeId, message: Answer) -> None:
+        name, incarnation = self._context.name, self._context.incarnation
+        self._services.cluster.sessions.answer(follower, name, incarnation, message)

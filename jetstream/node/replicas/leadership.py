@@ -90,7 +90,6 @@ class LeaderDriver:
         self._tasks: asyncio.TaskGroup = services.tasks
         self._answers = FollowerResponses(context, leader.leader_epoch, services)
         self._publishers: Publishers | None = None
-        self._written_end = context.log.log_end_offset
         self._is_suspended = False
         self._proposals: set[asyncio.Task[None]] = set()
 
@@ -130,7 +129,7 @@ class LeaderDriver:
         """Return an offset below which all replicas have everything; who is away so long does not count."""
         away_max_ns = away_max // timedelta(microseconds=1) * 1000
         leader, now = self._leader, self._clock.monotonic()
-        return min_synced_end(leader.synced_end, leader.follower_states(), now, away_max_ns)
+        return min_synced_end(leader.log.synced_end, leader.follower_states(), now, away_max_ns)
 
     def begin(self, publishers: Publishers) -> None:
         """Commit what is committed already, and handle the followers known to be lost."""
@@ -157,18 +156,16 @@ class LeaderDriver:
 
     def written(self, batches: Sequence[UnsealedBatch]) -> None:
         """Serve the followers batches that this node is still syncing."""
-        self._written_end = max(self._written_end, batches[-1].next)
+        leader = self._leader
         self._answers.hot.add(batches)
-        self._log_synced(self._leader.synced_end)
+        self._perform(leader.log_synced(leader.log.synced_end, batches[-1].next, self._clock.monotonic()))
 
     def appended(self, end: Offset) -> None:
         """Record the end of what is as durable as the stream's mode promises."""
-        self._written_end = max(self._written_end, end)
-        # The disk may be a group ahead of this outcome.
-        self._log_synced(min(self._context.log.writer.synced_end, end))
-
-    def _log_synced(self, synced_end: Offset) -> None:
-        self._perform(self._leader.log_synced(synced_end, self._written_end, self._clock.monotonic()))
+        leader = self._leader
+        synced_end = min(self._context.log.writer.synced_end, end)  # the disk may be a group ahead of this
+        log_end = max(leader.log.log_end_offset, end)  # and the next group be written
+        self._perform(leader.log_synced(synced_end, log_end, self._clock.monotonic()))
 
     def fetched(self, follower: NodeId, fetch: FetchMessage) -> None:
         """Handle the fetch of a follower."""
@@ -193,16 +190,17 @@ class LeaderDriver:
                     self._answers.hot.forget(high_watermark)
                     self._context.watchers.notify(high_watermark)
                 case ServeFollower(follower):
-                    in_sync = follower in leader.isr.maximal
-                    joins = not in_sync and follower in leader.replicas
-                    self._answers.serve(action, in_sync=in_sync, joins=joins)
+                    if follower in leader.isr.maximal:
+                        self._answers.serve(action)
+                    else:
+                        self._answers.serve_in_turn(action, joins=follower in leader.replicas)
                 case ProposeIsr():
                     proposal = self._tasks.create_task(self._propose(action))
                     self._proposals.add(proposal)
                     proposal.add_done_callback(self._proposals.discard)
                 case _:
                     self._answers.respond(action, leader.high_watermark)
-        if leader.takes_followers:
+        if leader.takes_followers and self._tick not in self._cluster.timers.to_ask:
             self._cluster.timers.changed(self._tick, leader)
 
     def _suspend_or_resume(self) -> None:

@@ -29,6 +29,9 @@ class Sleeper(Protocol):
 class Timers:
     """Ticks by whom they are for; used on the loop's thread.
 
+    Attributes:
+        to_ask: the machines that have changed since they were asked when to wake, by their ticks.
+
     A turn in which nothing is due and no machine has changed is followed by a rest until something is: a node
     with nothing to do has no turns.
     """
@@ -37,7 +40,7 @@ class Timers:
         self._clock = clock
         self._rest: asyncio.Future[None] | None = None
         self._wanted: dict[Callable[[], None], MonotonicNs] = {}
-        self._changed: dict[Callable[[], None], Sleeper] = {}
+        self.to_ask: dict[Callable[[], None], Sleeper] = {}
 
     def at(self, tick: Callable[[], None], when: MonotonicNs) -> None:
         """Call ``tick`` once, at ``when`` or a little later, instead of when it was wanted before."""
@@ -49,8 +52,11 @@ class Timers:
                 self._end_rest()
 
     def changed(self, tick: Callable[[], None], machine: Sleeper) -> None:
-        """Call ``tick`` when the machine is to wake; it is asked at the next turn, not before."""
-        self._changed[tick] = machine
+        """Call ``tick`` when the machine is to wake; it is asked at the next turn, not before.
+
+        Once is enough until then: a machine that is in `to_ask` need not be named again.
+        """
+        self.to_ask[tick] = machine
         if self._rest is not None:
             self._end_rest()
 
@@ -58,10 +64,10 @@ class Timers:
         """Tick until cancelled."""
         while True:
             await asyncio.sleep(_TURN_SECONDS)
-            is_busy = bool(self._changed)
-            for tick, machine in self._changed.items():
+            is_busy = bool(self.to_ask)
+            for tick, machine in self.to_ask.items():
                 self.at(tick, machine.wake_at)
-            self._changed.clear()
+            self.to_ask.clear()
             now = self._clock.monotonic()
             for tick in [tick for tick, when in self._wanted.items() if when <= now]:
                 is_busy = True

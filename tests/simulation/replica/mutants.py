@@ -40,8 +40,8 @@ _COMMITTING: Final = (
     _mutant(
         "own_synced_end_left_out",
         _LEADER,
-        "end = self._log.synced_end\n        for node in self.isr.maximal:",
-        "end = self._log.log_end_offset\n        for node in self.isr.maximal:",
+        "end = self.log.synced_end\n        for node in self.isr.maximal:",
+        "end = self.log.log_end_offset\n        for node in self.isr.maximal:",
     ),
     _mutant("written_counts_as_synced", _PROGRESS, "min(fetch.synced_end, fetch.log_end)", "fetch.log_end"),
     _mutant(
@@ -56,8 +56,8 @@ _COMMITTING: Final = (
     _mutant(
         "proposed_isr_only",
         _ISR,
-        "return self.committed.union(member.node_id for member in self.proposal.isr)",
-        "return frozenset(member.node_id for member in self.proposal.isr)",
+        "self.maximal = self.committed.union(member.node_id for member in isr)",
+        "self.maximal = frozenset(member.node_id for member in isr)",
     ),
     _mutant(
         "no_minimum",
@@ -74,7 +74,7 @@ _COMMITTING: Final = (
     _mutant(
         "no_lease_check",
         _LEADER,
-        "return not self.deposed and self._lease.is_valid(now)",
+        "return not self.deposed and now < self._lease.until",
         "return not self.deposed",
     ),
     _mutant(
@@ -98,8 +98,7 @@ _FETCHING: Final = (
         "diverging_fetch_counts",
         _LEADER,
         "        if isinstance(where, Follows):\n",
-        "        progress.acknowledge(fetch, log.log_end_offset, now)\n"
-        "        if isinstance(where, Follows):\n",
+        "        progress.fetched(fetch, log.log_end_offset, now)\n        if isinstance(where, Follows):\n",
     ),
     _mutant(
         "fetch_of_an_old_start_counts",
@@ -344,23 +343,23 @@ _ASKING: Final = (
     ),
 )
 _STEADY_STATE: Final = (
-    _mutant("commits_what_it_has_itself", _STEADY, "for member in self.in_sync:", "for member in ():"),
+    _mutant("commits_what_it_has_itself", _STEADY, "for member in self._in_sync:", "for member in ():"),
     _mutant(
         "steady_without_a_lease",
         _STEADY,
-        "            or now >= self.lease.until\n",
+        "            or now >= self._lease.until\n",
         "",
     ),
     _mutant(
         "steady_for_ever",
         _STEADY,
-        "            or now >= self.until\n",
+        "            or now >= self._steady_until\n",
         "",
     ),
     _mutant(
         "steady_after_a_new_start",
         _STEADY,
-        "            or fetch.node_epoch != progress.node_epoch\n",
+        "            or fetch.node_epoch != self._known[follower].node_epoch\n",
         "",
     ),
     _mutant(
@@ -409,7 +408,7 @@ _STEADY_STATE: Final = (
     _mutant(
         "steady_state_is_not_taken_back",
         _LEADER,
-        "        self._steady = None\n        if self.deposed:",
+        "        self._steady_until = UNSTEADY\n        if self.deposed:",
         "        if self.deposed:",
         scenario="tests/unit/replica/test_in_sync_replicas.py::test_a_deposed_leader_refuses_and_is_silent[7]",
     ),

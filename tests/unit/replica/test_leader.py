@@ -274,7 +274,7 @@ def test_the_only_replica_keeps_nobody_awake_and_has_no_followers() -> None:
     leader = sole(0)
     leader.handle(LeaderLogSynced(Offset(5), Offset(5)), START)
     assert (leader.wake_at, leader.is_replicated, leader.follower_states()) == (NEVER, False, ())
-    assert leader.synced_end == 5
+    assert leader.log.synced_end == 5
 
 
 def test_what_is_known_of_the_followers_can_be_told() -> None:
@@ -297,13 +297,13 @@ AWAY_MAX = 1_000 * LAG_MAX
 
 def passed(reign: Reign) -> int:
     leader = reign.leader
-    return min_synced_end(leader.synced_end, leader.follower_states(), reign.now, AWAY_MAX)
+    return min_synced_end(leader.log.synced_end, leader.follower_states(), reign.now, AWAY_MAX)
 
 
 def test_the_only_replica_has_passed_what_it_has_on_disk() -> None:
     leader = sole(7)
     leader.handle(LeaderLogSynced(Offset(8), Offset(9)), START)
-    assert min_synced_end(leader.synced_end, leader.follower_states(), START, 1) == 8
+    assert min_synced_end(leader.log.synced_end, leader.follower_states(), START, 1) == 8
 
 
 def test_all_have_passed_what_the_last_of_them_has_on_disk() -> None:

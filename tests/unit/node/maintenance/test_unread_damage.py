@@ -98,11 +98,11 @@ def test_a_leader_finds_its_damage_when_a_follower_is_to_have_it() -> None:
     async def test() -> None:
         async with damaged() as scene:
             answers, said = FollowerResponses(scene.parts, EPOCH, scene.services), scene.said.answers
-            answers.serve(ServeFollower(PEER, EPOCH, Offset(1), END, END), in_sync=True, joins=False)
+            answers.serve(ServeFollower(PEER, EPOCH, Offset(1), END, END))
             await until(partial(has, said, 1))
             assert said == [(PEER, RefusedMessage(EPOCH, FetchRefusal.CANNOT_READ), None)]
             assert scene.refused() == ((1, 2),)
-            answers.serve(ServeFollower(PEER, EPOCH, Offset(0), END, END), in_sync=True, joins=False)
+            answers.serve(ServeFollower(PEER, EPOCH, Offset(0), END, END))
             await until(partial(has, said, 2))
             _, message, _ = said[1]
             assert isinstance(message, BatchesMessage)
