@@ -136,10 +136,19 @@ class Follower:
         return self._log
 
     def stored(self, log_end: Offset, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
-        """Handle a `LogWritten` and the `LogSynced` behind it."""
-        high_watermark = self.high_watermark
-        actions = (*self._written(log_end, now), *self._synced(synced_end, now))
-        self._check(high_watermark, actions)
+        """Handle a `LogWritten` and the `LogSynced` behind it: one fetch tells the leader of both."""
+        log, unwritten = self._log, self._unwritten
+        while unwritten and unwritten[0] <= log_end:
+            unwritten.popleft()
+        self._written_end = max(self._written_end, log_end)
+        actions = self._advance() if self._leaders_high_watermark > self.high_watermark else ()
+        is_synced = synced_end > log.synced_end
+        if is_synced:
+            log.synced_end = synced_end
+        if is_synced or self._owes_fetch:
+            fetch = self._fetch(now, asks=self._owes_fetch or self._asks_when_synced)
+            actions = (*actions, *fetch)
+        assert log.synced_end <= log.log_end_offset, f"H2: {self}"
         return actions
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
@@ -149,7 +158,7 @@ class Follower:
             case LeaderAssigned():
                 actions = self._reign(event, now)
             case BatchesMessage():
-                actions = self._batches(event, now)
+                actions = self.batches(event, now)
             case DivergingMessage() | StartOverMessage():
                 actions = self._part(event, now)
             case LogWritten() | LogSynced() | LogStartMoved() | LogCut() | CutRefused() | AppendsUndone():
@@ -238,37 +247,40 @@ class Follower:
             return False
         return (last_epoch, log_end) == (self._log.epochs.last, self._log.log_end_offset)
 
-    def _batches(self, answer: BatchesMessage, now: MonotonicNs) -> tuple[Action, ...]:
+    def batches(self, answer: BatchesMessage, now: MonotonicNs) -> tuple[Action, ...]:
+        """Handle a `BatchesMessage`."""
+        log = self._log
         if not self._is_for_this_log(answer.leader_epoch, answer.last_epoch, answer.base):
             return ()
         if not _continues(answer):
             return self._wait(now)
-        purged_end = self._log.purged_end
-        if answer.purged_end != purged_end and answer.base < max(answer.purged_end, purged_end):
+        if answer.purged_end != log.purged_end and answer.base < max(answer.purged_end, log.purged_end):
             # The leader's log, or this one, may lack tombstones from here on that the other has.
             self.high_watermark = min(self.high_watermark, answer.log_start_offset)
             self._leaders_high_watermark = self.high_watermark
-            return self._cut(ResetLog(answer.log_start_offset, answer.purged_end, answer.note or None))
+            cut = self._cut(ResetLog(answer.log_start_offset, answer.purged_end, answer.note or None))
+            self._check(self.high_watermark, cut)
+            return cut
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
-        actions = [*self._append(answer), *self._advance()]
         count = answer.next - answer.base
         self._asks_when_synced = 0 < count < self._settings.ask_ahead_records_min
-        return tuple(actions) if self._asks_when_synced else (*actions, *self._fetch(now))
-
-    def _append(self, answer: BatchesMessage) -> tuple[Action, ...]:
-        log = self._log
-        if answer.next == answer.base:
-            return ()
-        epochs = log.epochs
-        for epoch, start in answer.epochs:
-            if epoch > epochs.last:
-                epochs = epochs.begun(epoch, start, _UNTIMED)
-        assert answer.base == log.log_end_offset < answer.next, f"H1: [{answer.base}, {answer.next}) {self}"
-        assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
-        log.epochs, log.log_end_offset = epochs, answer.next
-        self._unwritten.append(answer.next)
-        return (AppendBatches(answer),)
+        actions: tuple[Action, ...] = ()
+        if count:
+            epochs = log.epochs
+            for epoch, start in answer.epochs:
+                if epoch > epochs.last:
+                    epochs = epochs.begun(epoch, start, _UNTIMED)
+            assert answer.base == log.log_end_offset < answer.next, (
+                f"H1: [{answer.base}, {answer.next}) {self}"
+            )
+            assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
+            log.epochs, log.log_end_offset = epochs, answer.next
+            self._unwritten.append(answer.next)
+            actions = (AppendBatches(answer),)
+        if self._leaders_high_watermark > self.high_watermark:
+            actions = (*actions, *self._advance())
+        return actions if self._asks_when_synced else (*actions, *self._fetch(now))
 
     def _part(self, answer: DivergingMessage | StartOverMessage, now: MonotonicNs) -> tuple[Action, ...]:
         """Cut the log back to what it shares with the leader's, as far as the answer tells."""
@@ -332,9 +344,9 @@ class Follower:
                 self._adopt(log)
                 return self._wait(now)  # who is asked then says again where the histories part
             case LogWritten(log_end):
-                return self._written(log_end, now)
+                return self.stored(log_end, self._log.synced_end, now)
             case LogSynced(synced_end):
-                return self._synced(synced_end, now)
+                return self.stored(self._written_end, synced_end, now)
             case AppendsUndone(log):
                 self._adopt(log)
                 return self._wait(now)
@@ -346,20 +358,6 @@ class Follower:
     def _adopt(self, log: LogState) -> None:
         self._log, self._written_end = replace(log), log.log_end_offset
         self._unwritten.clear()
-
-    def _written(self, log_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
-        while self._unwritten and self._unwritten[0] <= log_end:
-            self._unwritten.popleft()
-        self._written_end = max(self._written_end, log_end)
-        return (*self._advance(), *(self._fetch(now) if self._owes_fetch else ()))
-
-    def _synced(self, synced_end: Offset, now: MonotonicNs) -> tuple[Action, ...]:
-        log = self._log
-        if synced_end <= log.synced_end:
-            return ()
-        log.synced_end = synced_end
-        asks, self._asks_when_synced = self._asks_when_synced, False
-        return self._fetch(now, asks=asks)
 
 
 def _identity(log: LogState) -> tuple[LeaderEpoch, Offset, Offset]:

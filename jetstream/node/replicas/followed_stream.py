@@ -100,19 +100,25 @@ class FollowingStream:
         """Handle that answers will not come."""
         self._handle(LeaderDisconnected())
 
-    def answered(self, message: Answer) -> None:
-        """Handle the leader's answer."""
-        if isinstance(message, RefusedMessage):
-            _log.info("fetch refused stream=%s reason=%s", self._name, message.reason)
-        if isinstance(message, BatchesMessage) and message.note and not message.body:
-            # The machine asks for more only when that is on disk, and so joins those in sync only then.
-            self._append(message, lambda: self._handle(message))
-        else:
-            self._handle(message)
-        if isinstance(message, BatchesMessage):
-            self.min_synced_end = max(self.min_synced_end, message.purged_end)
-            if message.log_start_offset > self._context.opened.log.log_start_offset:
-                self._drop_before(message.log_start_offset)
+    def answered(self, peer: NodeId, message: Answer) -> None:
+        """Handle an answer, if it is the leader's."""
+        follower = self._follower
+        if peer != follower.leader:
+            return
+        match message:
+            case BatchesMessage():
+                if message.note and not message.body:
+                    # The machine asks for more, and so joins those in sync, only when that is on disk.
+                    self._append(message)
+                else:
+                    self._perform(follower.batches(message, self._services.clock.monotonic()))
+                self.min_synced_end = max(self.min_synced_end, message.purged_end)
+                if message.log_start_offset > self._context.opened.log.reader.log_start_offset:
+                    self._drop_before(message.log_start_offset)
+            case _:
+                if isinstance(message, RefusedMessage):
+                    _log.info("fetch refused stream=%s reason=%s", self._name, message.reason)
+                self._handle(message)
 
     def _drop_before(self, log_start_offset: Offset) -> None:
         """Let the log begin where the leader's does, as far as it is known to be committed here."""
@@ -126,11 +132,6 @@ class FollowingStream:
     def _handle(self, event: Event) -> None:
         self._perform(self._follower.handle(event, self._services.clock.monotonic()))
 
-    def _stored(self, end: Offset) -> None:
-        """Handle that batches up to ``end`` are as durable as the stream's mode promises."""
-        synced_end = min(self._context.opened.log.writer.synced_end, end)
-        self._perform(self._follower.stored(end, synced_end, self._services.clock.monotonic()))
-
     def _perform(self, actions: Sequence[Action]) -> None:
         services = self._services
         for action in actions:
@@ -140,13 +141,14 @@ class FollowingStream:
                     if self.failed is None and not services.cluster.sessions.fetch(leader, *life, fetch):
                         self._follower.handle(LeaderDisconnected(), services.clock.monotonic())
                 case AppendBatches(batches):
-                    self._append(batches, partial(self._stored, batches.next))
+                    self._append(batches)
                 case AdvanceHighWatermark(high_watermark):
                     self._context.opened.observe(high_watermark, services.clock.wall())
                     self._context.watchers.notify(high_watermark)
                 case _:
                     self._part_from_leader(action)
-        services.cluster.timers.changed(self._tick, self._follower)
+        if self._tick not in services.cluster.timers.to_ask:
+            services.cluster.timers.changed(self._tick, self._follower)
         if self._settled is not None and not self._settled.done() and self._follower.is_settled:
             self._settled.set_result(None)
 
@@ -178,7 +180,7 @@ class FollowingStream:
 
     # --- the disk ----------------------------------------------------------------------------------
 
-    def _append(self, message: BatchesMessage, then: Callable[[], None]) -> None:
+    def _append(self, message: BatchesMessage) -> None:
         """Put the message's note in force, and append its batches."""
         append = FollowerAppend(
             opened=self._context.opened,
@@ -188,13 +190,18 @@ class FollowingStream:
             committed=message.high_watermark,
             note=message.note,
         )
-        self._services.disk.append([append], partial(self._appended, append, then))
+        self._services.disk.append([append], partial(self._appended, append, message))
 
-    def _appended(self, append: FollowerAppend, then: Callable[[], None]) -> None:
-        error, log = append.error, self._context.opened.log
+    def _appended(self, append: FollowerAppend, message: BatchesMessage) -> None:
+        """Handle that the batches are as durable as the stream's mode promises, or why they are not."""
+        error, log, now = append.error, self._context.opened.log, self._services.clock.monotonic()
         if error is None:
             self._context.upkeep.appended()
-            then()
+            if message.body:
+                synced_end = min(log.writer.synced_end, message.next)
+                self._perform(self._follower.stored(message.next, synced_end, now))
+            else:
+                self._perform(self._follower.batches(message, now))
         elif log.failed is not None:
             self._fail(error)
         else:

@@ -114,8 +114,8 @@ class ReplicaTraffic:
         """See `SessionHost.answered`."""
         del name
         replica = self._find(incarnation)
-        if replica is not None and replica.following is not None and replica.following.leader == peer:
-            replica.following.answered(message)
+        if replica is not None and replica.following is not None:
+            replica.following.answered(peer, message)
 
     def repair_asked(
         self, peer: NodeId, name: StreamName, incarnation: Incarnation, message: RepairMessage

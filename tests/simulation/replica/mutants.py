@@ -293,8 +293,8 @@ _ASKING: Final = (
     _mutant(
         "what_is_held_back_is_forgotten",
         _FOLLOWER,
-        "*(self._fetch(now) if self._owes_fetch else ())",
-        "*()",
+        "asks=self._owes_fetch or self._asks_when_synced",
+        "asks=self._asks_when_synced",
         first=93,
     ),
     _mutant(

@@ -70,7 +70,7 @@ async def followed(disk: MemoryDisk) -> AsyncIterator[tuple[StreamReplica, Recor
         assert replica.following is not None
         replica.following.follow(OTHER, LeaderEpoch(2))
         end = Offset(9)
-        replica.following.answered(BatchesMessage(LeaderEpoch(2), LeaderEpoch(1), end, end, end))
+        replica.following.answered(OTHER, BatchesMessage(LeaderEpoch(2), LeaderEpoch(1), end, end, end))
         assert replica.high_watermark == end
         yield replica, fetched
     finally:

@@ -149,7 +149,7 @@ def test_a_follower_acknowledges_what_it_has_synced() -> None:
             following = own.follow()
             assert [(ask.log_end, ask.synced_end) for ask in own.said.fetches] == [(0, 0)]
             own.disk.let_go.clear()
-            following.answered(replace(answer, body=bytes(body)))
+            following.answered(A, replace(answer, body=bytes(body)))
             await until(lambda: own.disk.is_held)
             await asyncio.sleep(0)  # what was told before the sync is done
             assert own.parts.log.log_end_offset == 1, "it is written"
@@ -176,7 +176,7 @@ def test_a_follower_asks_again_when_it_has_a_note_without_batches_on_disk() -> N
                 purged_end=nothing,
                 note=note,
             )
-            following.answered(answer)
+            following.answered(A, answer)
             assert len(own.said.fetches) == 1
             await until(lambda: len(own.said.fetches) == 2)
             assert read_note(own.disk, opened.log.directory).last.txid == opened.history.txid == LAST

@@ -16,7 +16,7 @@ from tests.support.copy_acks import EPOCH, Replica, replica
 from tests.support.ingest_machine import IngestHarness
 from tests.support.logs import Record, append, records_batch
 from tests.support.messages import message
-from tests.support.replica_cluster import B
+from tests.support.replica_cluster import A, B
 from tests.support.sockets import until
 
 
@@ -50,7 +50,7 @@ async def copy_one(own: Replica, following: FollowingStream, offset: Offset, now
         body_bytes=len(data),
         body=data,
     )
-    following.answered(answer)
+    following.answered(A, answer)
     await until(lambda: own.parts.log.writer.durable_end == end)
 
 
@@ -62,7 +62,7 @@ def test_what_was_never_committed_is_not_answered_for_once_the_log_began_anew() 
             assert [session for session, _ in read_note(own.disk, opened.log.directory).sessions] == [b"p"]
             # The leader never had that record, knows of no session and no txid, and begins at 50 by now.
             following, fifty = own.follow(), Offset(50)
-            following.answered(StartOverMessage(EPOCH, LeaderEpoch(1), Offset(1), fifty, b""))
+            following.answered(A, StartOverMessage(EPOCH, LeaderEpoch(1), Offset(1), fifty, b""))
             await until(lambda: opened.log.log_start_offset == 50)
             await copy_one(own, following, fifty, TimestampUs(now + 1))
             following.follow(None, EPOCH)
@@ -95,13 +95,13 @@ def test_a_log_for_whose_cut_there_is_no_space_is_cut_once_there_is(answer: Answ
             log.writer.sync()
             following = own.follow()
             own.disk.capacity_bytes = 0
-            following.answered(answer)
+            following.answered(A, answer)
             await following.settled()
             assert (following.failed, log.failed, log.log_end_offset) == (None, None, 2), "nothing was cut"
             own.disk.capacity_bytes = None
             following.connected()
             assert own.said.fetches[-1].log_end == 2, "so the same is said again"
-            following.answered(answer)
+            following.answered(A, answer)
             await until(lambda: own.said.fetches[-1].log_end == end)
             assert log.log_end_offset == end
 
@@ -123,7 +123,9 @@ def test_the_id_of_a_record_that_was_cut_is_not_remembered() -> None:
                 opened.replay_batches(verified_batches(bytes(batch.frame)))
             assert opened.history.dedupe.lookup(b"a") == 1
             following = own.follow()
-            following.answered(DivergingMessage(EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1)))
+            following.answered(
+                A, DivergingMessage(EPOCH, LeaderEpoch(2), Offset(2), LeaderEpoch(1), Offset(1))
+            )
             await until(lambda: own.said.fetches[-1].log_end == 1)
             assert (opened.history.dedupe.lookup(b"a"), opened.history.end) == (None, 1)
 
@@ -143,7 +145,7 @@ def test_a_truncation_for_which_there_is_no_space_waits_for_the_next_answer() ->
             answer = BatchesMessage(EPOCH, EPOCH, two, two, two, log_start_offset=one)
             for capacity_bytes, log_start_offset in ((0, 0), (None, 1)):
                 own.disk.capacity_bytes = capacity_bytes
-                following.answered(answer)
+                following.answered(A, answer)
                 await own.services.disk.call(lambda: None)  # behind the truncation
                 assert (following.failed, log.failed, log.log_start_offset) == (
                     None,
