@@ -264,7 +264,8 @@ class Follower:
         # The leader has found this log to be the beginning of its own: what it says is committed is so here.
         self._leaders_high_watermark = max(self._leaders_high_watermark, answer.high_watermark)
         count = answer.next - answer.base
-        self._asks_when_synced = 0 < count < self._settings.ask_ahead_records_min
+        is_alone = answer.high_watermark == answer.base  # all that went before is committed
+        self._asks_when_synced = count > 0 and (is_alone or count < self._settings.ask_ahead_records_min)
         actions: tuple[Action, ...] = ()
         if count:
             epochs = log.epochs

@@ -44,10 +44,11 @@ class ReplicaSettings:
 
     ask_ahead_records_min: int = 0
     """A follower asks for what comes next as soon as it has received so many records, while it writes and
-    syncs them; after fewer it asks when it acknowledges them.
+    syncs them; after fewer it asks when it acknowledges them, as after any that came alone: all before them
+    was committed when they were sent.
 
-    Asking ahead keeps network and disk busy at once; but after a single record there is seldom another yet,
-    and every message costs both nodes more than the record does.
+    Asking ahead keeps network and disk busy at once; but after a single record, or while nothing else is
+    under way, there is seldom another yet, and every message costs both nodes more than the record does.
     """
 
     def __post_init__(self) -> None:

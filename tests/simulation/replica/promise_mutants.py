@@ -91,7 +91,7 @@ _READ_REPLICAS: Final = (
         _HOLDERS,
         "isr = tuple(members[node] for node in after.replicas if node in members)",
         "isr = tuple(members[node] for node in after.holders if node in members)",
-        first=10_020,
+        first=10_400,
     ),
     _mutant(
         "who_reads_no_more_keeps_its_files",
@@ -105,7 +105,7 @@ _READ_REPLICAS: Final = (
         _HOLDERS,
         "if not set(after.holders).isdisjoint(before.departed):",
         "if not set(after.holders).isdisjoint(()):",
-        first=10_270,
+        first=10_470,
     ),
 )
 _UNCLEAN: Final = (

@@ -422,6 +422,29 @@ def test_after_many_records_it_asks_at_once_and_acknowledges_later() -> None:
     assert following.synced(13) == (fetch(EPOCH, 13, asks=False),)
 
 
+def test_after_records_that_come_alone_it_asks_with_the_acknowledgement_however_many_they_are() -> None:
+    following = Following(settings=FRUGAL)
+    answer = batches(5, 10, 20, known=10)
+    assert following.give(answer) == (AppendBatches(answer), AdvanceHighWatermark(Offset(10)))
+    assert following.written(20) == ()
+    assert following.synced(20) == (fetch(EPOCH, 20, known=10),)
+
+
+@pytest.mark.parametrize("known", [8, 12], ids=["others are under way", "it is behind"])
+def test_after_many_records_that_do_not_come_alone_it_asks_at_once(known: int) -> None:
+    following = Following(known=8, settings=FRUGAL)
+    actions = following.give(batches(5, 10, 20, known=known))
+    assert actions[-1] == fetch(EPOCH, 20, 10, known=min(known, 10))
+
+
+def test_what_is_owed_and_what_is_synced_are_told_at_once() -> None:
+    following = Following()
+    for base in (10, 12):
+        following.give(batches(5 if base == 10 else EPOCH, base, base + 2))
+    stored = following.follower.stored(Offset(14), Offset(14), following.now)
+    assert stored == (fetch(EPOCH, 14),)
+
+
 def test_an_answer_without_records_is_followed_by_a_question() -> None:
     following = Following(settings=FRUGAL)
     assert following.give(batches(5, 10, 10)) == (fetch(5, 10),)
