@@ -36,12 +36,10 @@ from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, Offset, 
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica.follower_events import (
     Action,
-    AppendBatches,
     AppendsUndone,
     CutRefused,
     Distrust,
     Event,
-    FetchFromLeader,
     LeaderAssigned,
     LeaderConnected,
     LeaderDisconnected,
@@ -67,7 +65,7 @@ APPENDS_IN_FLIGHT_MAX: Final = 2
 """Appends that are not written yet; with one, network and disk would wait for each other."""
 
 _DEFAULT_SETTINGS: Final = ReplicaSettings()
-_GO_ON: Final = frozenset((FetchFromLeader, AppendBatches))
+_GO_ON: Final = frozenset((FetchMessage, BatchesMessage))
 _UNTIMED: Final = TimestampUs(0)
 """When an epoch began is the log's business; reconciliation compares epochs and offsets."""
 
@@ -230,7 +228,7 @@ class Follower:
             high_watermark=self.high_watermark,
             asks=asks,
         )
-        return (FetchFromLeader(self.leader, fetch),)
+        return (fetch,)
 
     def _wait(self, now: MonotonicNs) -> tuple[Action, ...]:
         """Ask anew later, whatever was asked for before."""
@@ -278,7 +276,7 @@ class Follower:
             assert log.epochs.last <= epochs.last <= self.leader_epoch, f"H1: {epochs.last} {self}"
             log.epochs, log.log_end_offset = epochs, answer.next
             self._unwritten.append(answer.next)
-            actions = (AppendBatches(answer),)
+            actions = (answer,)
         if self._leaders_high_watermark > self.high_watermark:
             actions = (*actions, *self._advance())
         return actions if self._asks_when_synced else (*actions, *self._fetch(now))

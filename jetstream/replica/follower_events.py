@@ -96,21 +96,6 @@ Event = (
 
 
 @value(frozen=True, slots=True)
-class FetchFromLeader:
-    """Send the leader a fetch. It may be lost; a newer one replaces it."""
-
-    leader: NodeId
-    fetch: FetchMessage
-
-
-@value(frozen=True, slots=True)
-class AppendBatches:
-    """Append the answer's batches, bytes unchanged; then tell `LogWritten`, and `LogSynced` once synced."""
-
-    batches: BatchesMessage
-
-
-@value(frozen=True, slots=True)
 class Truncate:
     """Cut the log at the last batch boundary not above ``end``, durably; then tell `LogCut`, or `CutRefused`.
 
@@ -154,4 +139,6 @@ class Distrust:
     end: Offset
 
 
-Action = FetchFromLeader | AppendBatches | Truncate | ResetLog | AdvanceHighWatermark | ReportLost | Distrust
+Action = FetchMessage | BatchesMessage | Truncate | ResetLog | AdvanceHighWatermark | ReportLost | Distrust
+"""A `FetchMessage`: send it to the leader; it may be lost, and a newer one replaces it. A `BatchesMessage`:
+append its batches, bytes unchanged; then tell `LogWritten`, and `LogSynced` once synced."""

@@ -111,9 +111,10 @@ class FollowerProgress:
         # It asks again when it has taken in the answer; what only acknowledges may have crossed it.
         self.was_answered |= fetch.asks and self.start_sent is not None
         self.log_end, self.high_watermark = fetch.log_end, fetch.high_watermark
-        if fetch.synced_end > self.synced_end:
-            # It has no more on disk than it has, whatever it says.
-            self.synced_end = max(self.synced_end, min(fetch.synced_end, fetch.log_end))
+        if self.synced_end < fetch.synced_end <= fetch.log_end:
+            self.synced_end = fetch.synced_end
+        elif self.synced_end < fetch.log_end < fetch.synced_end:
+            self.synced_end = fetch.log_end  # it has no more on disk than it has, whatever it says
         if self.synced_end >= log_end:
             self.caught_up_at, self._marked_end = now, None
         else:

@@ -5,7 +5,6 @@ from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
     Action,
     Event,
-    FetchFromLeader,
     LeaderAssigned,
     LogSynced,
     LogWritten,
@@ -70,12 +69,11 @@ def fetch(
     end: int,
     synced: int | None = None,
     *,
-    leader: NodeId = A,
     epoch: int = EPOCH,
     known: int = 0,
     asks: bool = True,
-) -> FetchFromLeader:
-    message = FetchMessage(
+) -> FetchMessage:
+    return FetchMessage(
         node_epoch=NodeEpoch(2),
         leader_epoch=LeaderEpoch(epoch),
         last_epoch=LeaderEpoch(last),
@@ -84,7 +82,6 @@ def fetch(
         high_watermark=Offset(known),
         asks=asks,
     )
-    return FetchFromLeader(leader, message)
 
 
 def diverging(last: int, log_end: int, epoch: int, end: int) -> DivergingMessage:

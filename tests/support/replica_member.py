@@ -283,9 +283,11 @@ class Member:
 
     def _perform_following(self, action: following.Action, batches: tuple[Batch, ...]) -> None:
         match action:
-            case following.FetchFromLeader(leader, fetch):
-                self.cluster.send(Message(self.name, leader, fetch))
-            case following.AppendBatches(answer):
+            case FetchMessage():
+                assert self.follower is not None
+                assert self.follower.leader is not None
+                self.cluster.send(Message(self.name, self.follower.leader, action))
+            case BatchesMessage() as answer:
                 for batch in batches:
                     self.log.append(batch)
                 assert self.log.log_end == answer.next, "the machine and the log agree"

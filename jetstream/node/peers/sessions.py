@@ -175,10 +175,10 @@ class ReplicaSessions:
         Raises:
             UnavailableError: the range's segment has been removed: plan again.
         """
-        end = self._led.get(peer)
-        handle = None if end is None else end.handles.get((name, incarnation))
-        if end is not None and handle is not None:
-            end.answers.put(handle, message, body)
+        life = name, incarnation
+        if peer in self._led and life in self._led[peer].handles:
+            end = self._led[peer]
+            end.answers.put(end.handles[life], message, body)
 
     def is_connected(self, peer: NodeId) -> bool:
         """Return whether ``peer`` can be asked now."""

@@ -18,12 +18,10 @@ from jetstream.node.replicas.lost_records import LostRecords
 from jetstream.replica.follower import Follower
 from jetstream.replica.follower_events import (
     Action,
-    AppendBatches,
     AppendsUndone,
     CutRefused,
     Distrust,
     Event,
-    FetchFromLeader,
     LeaderAssigned,
     LeaderConnected,
     LeaderDisconnected,
@@ -33,7 +31,7 @@ from jetstream.replica.follower_events import (
     Truncate,
 )
 from jetstream.replica.role_events import AdvanceHighWatermark, LogStartMoved, Tick
-from jetstream.replica.wire import Answer, BatchesMessage, RefusedMessage
+from jetstream.replica.wire import Answer, BatchesMessage, FetchMessage, RefusedMessage
 from metadata.catalog.tables import Stream
 
 _log = logging.getLogger(__name__)
@@ -133,15 +131,16 @@ class FollowingStream:
         self._perform(self._follower.handle(event, self._services.clock.monotonic()))
 
     def _perform(self, actions: Sequence[Action]) -> None:
-        services = self._services
+        services, leader = self._services, self._follower.leader
         for action in actions:
             match action:
-                case FetchFromLeader(leader, fetch):
+                case FetchMessage():
+                    assert leader is not None, "who follows nobody asks nobody"
                     life = self._name, self._context.incarnation
-                    if self.failed is None and not services.cluster.sessions.fetch(leader, *life, fetch):
+                    if self.failed is None and not services.cluster.sessions.fetch(leader, *life, action):
                         self._follower.handle(LeaderDisconnected(), services.clock.monotonic())
-                case AppendBatches(batches):
-                    self._append(batches)
+                case BatchesMessage():
+                    self._append(action)
                 case AdvanceHighWatermark(high_watermark):
                     self._context.opened.observe(high_watermark, services.clock.wall())
                     self._context.watchers.notify(high_watermark)

@@ -65,9 +65,11 @@ class NodeStreams:
         self._node_id: NodeId = services.cluster.node_id
         self.gone_listeners: list[Callable[[StreamName], None]] = []
         self._controllers: dict[Incarnation, ReplicaController] = {}
+        self._replicas: dict[Incarnation, StreamReplica] = {}
+        """Theirs."""
         self._early = EarlyFetches()
         self.reign_listeners: list[Callable[[LeadingStream], None]] = [self._early.reign_begun]
-        self.traffic = ReplicaTraffic(self, self._find, self._early, catalog, services)
+        self.traffic = ReplicaTraffic(self, self._replicas.get, self._early, catalog, services)
         self._tasks: asyncio.TaskGroup = services.tasks
         self._removals: dict[Incarnation, asyncio.Task[None]] = {}
         self._began = False
@@ -79,10 +81,6 @@ class NodeStreams:
         return iter(
             [controller.replica for controller in self._controllers.values() if controller.replica.is_open]
         )
-
-    def _find(self, incarnation: Incarnation) -> StreamReplica | None:
-        controller = self._controllers.get(incarnation)
-        return controller.replica if controller is not None else None
 
     # --- what readers ask (StreamDirectory) --------------------------------------------------------
 
@@ -100,7 +98,7 @@ class NodeStreams:
         if self._node_id not in row.replicas and self._node_id not in row.read_replicas:
             detail = {} if row.leader is None else {"leader": row.leader}
             raise NotReplica(f"stream {name} is on {', '.join(row.holders)}", **detail)
-        replica = self._find(row.incarnation)
+        replica = self._replicas.get(row.incarnation)
         if replica is None:
             raise StreamOffline(f"stream {name} is offline: it is being recovered")
         if replica.problem is not None:
@@ -135,7 +133,7 @@ class NodeStreams:
         for row in self.catalog.streams():
             if self._node_id not in row.replicas and self._node_id not in row.read_replicas:
                 continue
-            replica = self._find(row.incarnation)
+            replica = self._replicas.get(row.incarnation)
             health_error = StreamOffline("it is being recovered") if replica is None else replica.health_error
             if health_error is not None and not isinstance(health_error, PartitionsMissing):
                 yield row.name, health_error
@@ -210,6 +208,7 @@ class NodeStreams:
                 return
             replica = StreamReplica(row, self._services, self.files, partial(_notify, self.reign_listeners))
             controller = self._controllers[row.incarnation] = ReplicaController(replica, self._services)
+            self._replicas[row.incarnation] = replica
         controller.replica.tiered.changed(row)
         controller.changed(row)
 
@@ -251,6 +250,7 @@ class NodeStreams:
             _notify(self.gone_listeners, removal.name)
             await controller.settled()
             self._controllers.pop(removal.incarnation, None)
+            self._replicas.pop(removal.incarnation, None)
         try:
             await self._services.disk.call(partial(self.files.remove, removal.name, removal.incarnation))
             if removal.is_tiered:

@@ -43,7 +43,7 @@ _COMMITTING: Final = (
         "end = self.log.synced_end\n        for node in self.isr.maximal:",
         "end = self.log.log_end_offset\n        for node in self.isr.maximal:",
     ),
-    _mutant("written_counts_as_synced", _PROGRESS, "min(fetch.synced_end, fetch.log_end)", "fetch.log_end"),
+    _mutant("written_counts_as_synced", _PROGRESS, "log_end < fetch.synced_end:", "log_end:"),
     _mutant(
         "unheard_member_left_out",
         _LEADER,

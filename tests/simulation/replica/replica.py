@@ -8,7 +8,7 @@ from jetstream.replica import leader_events as leading
 from jetstream.replica import role_events
 from jetstream.replica.follower import Follower
 from jetstream.replica.leader_events import Appointment
-from jetstream.replica.wire import FetchMessage, FetchRefusal, RefusedMessage
+from jetstream.replica.wire import BatchesMessage, FetchMessage, FetchRefusal, RefusedMessage
 from metadata.catalog.tables import Stream
 from tests.simulation.replica.checkers.truths import Truths
 from tests.simulation.replica.checkers.watermarks import Watermark
@@ -252,10 +252,11 @@ class Replica:
         assert self.follower is not None, f"{self.title} follows"
         epoch = self.follower.leader_epoch
         match action:
-            case following.FetchFromLeader(leader, fetch):
-                message = ToReplica(self.life.name, self.image.stream, fetch)
-                self.life.world.network.send((self.life.name, leader), message)
-            case following.AppendBatches(answer):
+            case FetchMessage():
+                assert self.follower.leader is not None, f"{self.title} follows nobody"
+                message = ToReplica(self.life.name, self.image.stream, action)
+                self.life.world.network.send((self.life.name, self.follower.leader), message)
+            case BatchesMessage() as answer:
                 ids, known = self.ids, self.follower.high_watermark
                 if ids is None:
                     self.writer.append(self._batches)

@@ -65,7 +65,8 @@ def test_nothing_committed_is_cut_for_a_leader_that_must_have_it() -> None:
     assert following.follower.wake_at == NEVER
     assert following.give(LeaderConnected()) == following.give(LeaderDisconnected()) == ()
     assert following.give(diverging(5, 10, 5, 8)) == ()
-    assert following.reign(C, 8) == (fetch(5, 10, leader=C, epoch=8, known=9),), "it asks the next leader"
+    assert following.reign(C, 8) == (fetch(5, 10, epoch=8, known=9),), "it asks the next leader"
+    assert following.follower.leader == C
 
 
 def test_nobody_begins_anew_for_an_empty_leader_that_was_elected_cleanly() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from envelope.types import LeaderEpoch, Offset
 from jetstream.replica.follower_events import (
-    AppendBatches,
     LogCut,
     LogSynced,
     LogWritten,
@@ -41,13 +40,13 @@ def test_a_log_that_may_hold_what_missing_tombstones_deleted_is_copied_anew(end:
     assert following.give(LogCut(begun)) == (fetch(0, 2, known=2),)
     # From a log that lacks tombstones up to the very same place it copies, also below it.
     answer = replace(without_tombstones(2, 6, 11), last_epoch=LeaderEpoch(0))
-    assert following.give(answer)[0] == AppendBatches(answer)
+    assert following.give(answer)[0] == answer
 
 
 def test_a_log_that_has_got_past_the_missing_tombstones_goes_on() -> None:
     following = Following(known=8)
     answer = without_tombstones(10, 12, 10)
-    assert following.give(answer)[0] == AppendBatches(answer)
+    assert following.give(answer)[0] == answer
 
 
 @pytest.mark.parametrize("purged_end", [0, 9, 11, 21])
@@ -65,15 +64,15 @@ def test_what_the_leader_says_of_publishers_goes_into_the_log_that_begins_anew()
 def test_an_own_log_without_some_tombstones_goes_on_behind_them() -> None:
     following = Following(replace(LOG, purged_end=Offset(10)))
     answer = without_tombstones(10, 12, 3)
-    assert following.give(answer)[0] == AppendBatches(answer)
+    assert following.give(answer)[0] == answer
 
 
 def test_a_copy_stays_one_of_a_log_without_tombstones_while_it_is_written_and_synced() -> None:
     following = Following(replace(LOG, purged_end=Offset(20)))
     first = without_tombstones(10, 12, 20)
     second, third = (replace(without_tombstones(base, base + 2, 20), last_epoch=EPOCH) for base in (12, 14))
-    assert following.give(first)[0] == AppendBatches(first)
-    assert following.give(second)[0] == AppendBatches(second)
+    assert following.give(first)[0] == first
+    assert following.give(second)[0] == second
     following.give(LogWritten(Offset(14)))
     following.give(LogSynced(Offset(14)))
-    assert following.give(third)[0] == AppendBatches(third)
+    assert following.give(third)[0] == third
