@@ -187,7 +187,10 @@ class DiskThread:
         elif extent is CommitProgress.WRITTEN:
             for job in groups:
                 job.is_written = True
-            self._put(groups)
+            self._under_way += len(groups)
+            self._queue.extend(groups)
+            # Behind what goes to followers now: meanwhile the thread would only wait for the interpreter.
+            self._loop.call_soon(os.eventfd_write, self._wake, 1)
         return extent is not CommitProgress.NOTHING
 
     def _on_committed(self, groups: Sequence[_Appends], from_thread: int) -> None:
