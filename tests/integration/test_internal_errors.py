@@ -24,9 +24,9 @@ def broken(*_: object) -> None:
     raise OursError
 
 
-@pytest.mark.parametrize("machine", ["path._ingest", "driver._leader"])
+@pytest.mark.parametrize(("machine", "method"), [("path._ingest", "received"), ("driver._leader", "handle")])
 def test_an_error_in_a_stream_stops_the_node(
-    machine: str, tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    machine: str, method: str, tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         async with (
@@ -37,7 +37,7 @@ def test_an_error_in_a_stream_stops_the_node(
             await request(client, "stream.create", name="numbers", subject="numbers.>")
             stream = node.stream("numbers")
             assert stream is not None
-            monkeypatch.setattr(attrgetter(machine)(stream.leading), "handle", broken)
+            monkeypatch.setattr(attrgetter(machine)(stream.leading), method, broken)
             await client.publish("numbers.one", b"1")
             await node.wait_closed()
 

@@ -84,6 +84,7 @@ def test_a_store_that_hangs_is_told_and_does_not_stop_the_retention_of_other_str
             await published(js, "second", range(RECORDS))
             second = replica(node, "second")
             await until(lambda: second.log.log_start_offset > RECORDS // 2)
+            await second._services.disk.call(second.context.upkeep.apply_retention)
             found = await read(js, "second")
             assert found == list(range(found[0], RECORDS))
             assert replica(node, "first").log.log_start_offset == 0
