@@ -1,5 +1,6 @@
 """Rights by name: of one consumer, of who only watches groups, of one team."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -133,6 +134,22 @@ def test_a_team_administers_the_streams_and_groups_of_its_namespace_and_no_other
                     await act
             await team.streams.delete("shop/eu/orders")
             assert [stream.name for stream in await everybody.streams.list()] == ["hr/salaries"]
+
+    run(scenario())
+
+
+def test_many_who_are_denied_the_same_at_once_are_all_told_over_a_connection_that_lives(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(server_config("team", TEAM_RIGHTS))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server) as there, there.party("team") as team:
+            asked = [team.streams.info("hr/salaries") for _ in range(50)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {Unauthorized}
+            assert await team.streams.list("shop/") == []
+            assert team.nats.stats["reconnects"] == 0
 
     run(scenario())
 

@@ -72,19 +72,21 @@ class _Question:
         """Give up if it is about this request, or about the answer to it."""
         if denial.subject == (self.subject if denial.is_publish else self._inbox):
             self.denial = self.denial or denial
-            self.limit.reschedule(asyncio.get_running_loop().time())
+            if not self.limit.expired():
+                self.limit.reschedule(asyncio.get_running_loop().time())
 
     async def answer(self, connection: NatsClient, data: bytes, again_s: float | None) -> Msg:
         """Ask, and again every ``again_s`` seconds, until somebody answers; any of the answers counts.
 
         Raises:
             NoRespondersError: of nats-py: nobody listens.
+            TimeoutError: NATS has denied the subscription to the answer; nothing was sent.
             ConnectionLost: the client was closed.
         """
         answers = await connection.subscribe(self._inbox)
         try:
-            while True:
-                self.is_sent = self.denial is None
+            while self.denial is None:
+                self.is_sent = True
                 await connection.publish(self.subject, data, reply=self._inbox)
                 try:
                     answer = await answers.next_msg(again_s)
@@ -97,6 +99,7 @@ class _Question:
                 if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
                     raise nats.errors.NoRespondersError
                 return answer
+            raise TimeoutError  # as `limit` is about to: nobody is asked whose answer could not come
         finally:
             with suppress(nats.errors.Error):  # about a connection that has ended meanwhile
                 await answers.unsubscribe()

@@ -303,13 +303,13 @@ class AckInbox:
         if denial.is_publish:
             error = Unauthorized(denial.text)
             for token, expectation in tuple(self._waiting.items()):
-                self._on_answers(
-                    [
-                        (token, number, PublishRefusal("", error))
-                        for number, subject in enumerate(expectation.subjects)
-                        if subject == denial.subject
-                    ]
-                )
+                refusals = [
+                    (token, number, PublishRefusal("", error))
+                    for number, subject in enumerate(expectation.subjects)
+                    if subject == denial.subject
+                ]
+                if refusals and expectation.on_answers(refusals):
+                    self.withdraw(expectation)
         elif denial.subject.encode().startswith(self._prefix):
             self._unheard = denial
             for token in tuple(self._waiting):

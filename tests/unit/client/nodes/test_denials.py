@@ -7,6 +7,7 @@ from nats.aio.client import Client as NatsClient
 
 from jetstream.client.nodes.denials import Denial, denial_in
 from jetstream.client.nodes.nats_seam import RunParser
+from jetstream.client.nodes.request_api import _Question
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,16 @@ async def _quietly(parser: RunParser, data: bytes) -> None:
 
 async def _nothing(_: bytes = b"") -> None:
     pass
+
+
+def test_a_denial_that_comes_while_a_question_gives_up_changes_nothing() -> None:
+    async def scenario() -> None:
+        question = _Question("a", "inbox", 0.0)
+        async with question.limit:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                question.on_denial(Denial("a", is_publish=True))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(scenario())
