@@ -183,6 +183,10 @@ class Unauthorized(RequestError, err_code="unauthorized", status=401, ack_code=6
     """Missing or wrong credentials, or a right that NATS does not give."""
 
 
+class Forbidden(RequestError, err_code="forbidden", status=403, ack_code=60_058):
+    """Outside of what the reader's tickets allow."""
+
+
 class TlsFailed(RequestError, err_code="tls_failed", ack_code=60_020):
     """No TLS connection: a certificate is not trusted or missing, or one side does not speak TLS."""
 
@@ -192,6 +196,10 @@ class TlsFailed(RequestError, err_code="tls_failed", ack_code=60_020):
 
 class UnavailableError(JetstreamError, err_code="unavailable", status=503, ack_code=10_008, retriable=True):
     """The same request may succeed later."""
+
+
+class InvalidTicket(UnavailableError, err_code="invalid_ticket", status=401, ack_code=60_059):
+    """A ticket has run out, or no key that is known here has signed it: with a new one it may go on."""
 
 
 class Overloaded(UnavailableError, err_code="overloaded", ack_code=10_077):

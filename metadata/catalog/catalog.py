@@ -30,6 +30,7 @@ from metadata.catalog.commands import (
     Reassignment,
     ReassignReplicas,
     RegisterNode,
+    RotateTicketKey,
     SetTxid,
     UpdateStream,
 )
@@ -39,9 +40,11 @@ from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream, Tables
+from metadata.catalog.ticket_keys import rotate_ticket_key
 from metadata.catalog.tiers import advance_tier
 from metadata.catalog.txids import set_txid
 from metadata.stream_config import partition_name
+from metadata.tickets import TicketKey
 
 NO_INDEX: Final = LogIndex(0)
 """Before the first entry."""
@@ -132,6 +135,11 @@ class Catalog:
         """The highest node_epoch of any node that was forgotten."""
         return self._tables.forgotten_epoch
 
+    @property
+    def ticket_keys(self) -> tuple[TicketKey, ...]:
+        """The keys that prove tickets; the last one signs new ones."""
+        return self._tables.ticket_keys
+
     def removals(self, node_id: NodeId | None = None) -> tuple[Removal, ...]:
         """Return the owed removals (of one node), ordered by incarnation."""
         owed = tuple(self._tables.removals.values())
@@ -147,7 +155,7 @@ class Catalog:
         return due_elections(self._tables)
 
     def audit(self) -> None:
-        """Assert K1 to K8, K10 and K11 over everything; O(streams), for tests and simulation."""
+        """Assert K1 to K8, K10, K11 and K13 over everything; O(streams), for tests and simulation."""
         problems = self._tables.problems()
         assert not problems, "; ".join(problems)
 
@@ -168,8 +176,12 @@ def _decide(tables: Tables, command: Command) -> Events:
             return _decide_rarer(tables, command)
 
 
-def _decide_rarer(tables: Tables, command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment) -> Events:
+def _decide_rarer(
+    tables: Tables, command: ConfirmRemoval | LedCommand | ForgetNode | RotateTicketKey | Reassignment
+) -> Events:
     match command:
+        case RotateTicketKey():
+            return rotate_ticket_key(tables, command)
         case ForgetNode():
             return forget_node(tables, command)
         case ReassignReplicas() | FinishReassignment() | CancelReassignment():

@@ -25,6 +25,7 @@ from envelope.types import (
 from metadata.catalog.tables import TierMark
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
+from metadata.tickets import TicketKey
 
 
 class _Exact:
@@ -232,10 +233,21 @@ class ForgetNode(_Exact):
     node_id: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class RotateTicketKey(_Exact):
+    """Let a new key sign tickets; compare-and-set on the newest."""
+
+    key: TicketKey
+    expected: str | None
+    """Id of the newest key until now; None: there is none."""
+    revoke: bool = False
+    """Whether tickets of all earlier keys end at once."""
+
+
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
-Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand
+Command = RegisterNode | ForgetNode | ConfirmRemoval | RotateTicketKey | StreamCommand
 
 _KINDS: Final[Mapping[str, type[Command]]] = {
     "register_node": RegisterNode,
@@ -252,6 +264,7 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "finish_reassignment": FinishReassignment,
     "cancel_reassignment": CancelReassignment,
     "forget_node": ForgetNode,
+    "rotate_ticket_key": RotateTicketKey,
 }
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation, NodeId, StreamName
 from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream
+from metadata.tickets import TicketKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,13 @@ class NodeForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class TicketKeysChanged:
+    """These keys sign tickets and prove them; as before if somebody else was first."""
+
+    keys: tuple[TicketKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRefused:
     """Nothing changed; a value, because being refused is an expected answer."""
 
@@ -148,7 +156,13 @@ StreamEvent = (
     | ReplicasReassigned
 )
 Event = (
-    NodeRegistered | StreamEvent | PartitionCountChanged | RemovalConfirmed | NodeForgotten | CommandRefused
+    NodeRegistered
+    | StreamEvent
+    | PartitionCountChanged
+    | RemovalConfirmed
+    | NodeForgotten
+    | TicketKeysChanged
+    | CommandRefused
 )
 Events = tuple[Event, ...]
 

@@ -24,13 +24,14 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
+from metadata.tickets import TicketKey
 
-FORMAT_VERSION: Final = 8
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+FORMAT_VERSION: Final = 9
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
 no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
-knew no txids that operators set."""
+knew no txids that operators set, format 8 no keys of tickets."""
 
 MAGIC: Final = b"JSCS"
 
@@ -48,6 +49,7 @@ class _Body:
     streams: tuple[Stream, ...]
     removals: tuple[Removal, ...]
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
+    ticket_keys: tuple[TicketKey, ...] = ()
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -63,6 +65,7 @@ def encode(catalog: Catalog) -> bytes:
                 streams=catalog.streams(),
                 removals=catalog.removals(),
                 forgotten_epoch=catalog.forgotten_epoch,
+                ticket_keys=catalog.ticket_keys,
             ),
             mode="json",
         )
@@ -106,6 +109,7 @@ def _catalog(body: _Body) -> Catalog:
         streams={stream.name: stream for stream in body.streams},
         removals={removal.incarnation: removal for removal in body.removals},
         forgotten_epoch=body.forgotten_epoch,
+        ticket_keys=body.ticket_keys,
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),
     )

@@ -17,11 +17,14 @@ Invariants:
     K8: a removal waits for at least one registered node.
     K10: a tier's mark begins at or below its end, and has a version of at least 1.
     K11: no stream has the name of a partitioned one, and the partitions of one are partitioned alike.
+    K13: at most two keys sign tickets, with different ids, each with as many bytes as it needs.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from envelope.types import (
     Incarnation,
@@ -37,6 +40,10 @@ from envelope.types import (
 from metadata.catalog.partitions import PartitionSets
 from metadata.limits import REMOVALS_MAX
 from metadata.stream_config import StreamConfig
+from metadata.tickets import SECRET_BYTES, TicketKey
+
+TICKET_KEYS_MAX: Final = 2
+"""The newest signs; with the other one tickets are still good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +225,8 @@ class Tables:
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
     """The highest node_epoch of any node that was forgotten; one that comes back begins above it, so that
     what a start of its earlier life says is never taken for its own."""
+    ticket_keys: tuple[TicketKey, ...] = ()
+    """The newest last; none before the first ticket."""
     incarnations: set[Incarnation] = field(default_factory=set)
     """Of live streams; derived, for K2."""
     partitions: PartitionSets = field(default_factory=PartitionSets)
@@ -280,6 +289,7 @@ class Tables:
             *self._stream_problems(),
             *self._removal_problems(),
             *self._partition_problems(),
+            *self._ticket_key_problems(),
         ]
 
     def problems_of(self, name: StreamName) -> list[str]:
@@ -357,6 +367,17 @@ class Tables:
                 yield f"K1: removal {removal.incarnation} is stored as {incarnation}"
             if not removal.pending or not set(removal.pending) <= self.nodes.keys():
                 yield f"K8: removal {incarnation} waits for {removal.pending}"
+
+    def _ticket_key_problems(self) -> Iterator[str]:
+        keys = {key.key_id: key.secret for key in self.ticket_keys}
+        if len(self.ticket_keys) > TICKET_KEYS_MAX or len(keys) < len(self.ticket_keys):
+            yield f"K13: ticket keys {[key.key_id for key in self.ticket_keys]}"
+        if not all(_is_secret(secret) for secret in keys.values()):
+            yield f"K13: one of the ticket keys {list(keys)} is no key"
+
+
+def _is_secret(text: str) -> bool:
+    return re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text) is not None
 
 
 def partitions_of(streams: Iterable[Stream]) -> PartitionSets:

@@ -30,11 +30,13 @@ from metadata.catalog.commands import (
     NodeAtEpoch,
     ReassignReplicas,
     RegisterNode,
+    RotateTicketKey,
     UpdateStream,
 )
 from metadata.catalog.events import CommandRefused, Events
 from metadata.stream_config import StreamConfig
 from metadata.stream_patch import StreamPatch
+from metadata.tickets import TicketKey
 
 CREATED = TimestampUs(1_700_000_000_000_000)
 
@@ -227,4 +229,10 @@ commands: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(CancelReassignment, stream=_names, incarnation=_lives),
     st.builds(ForgetNode, node_id=_node_ids),
+    st.builds(
+        RotateTicketKey,
+        key=st.sampled_from("abc").map(lambda word: TicketKey(word, 32 * f"{ord(word):x}", TimestampUs(1))),
+        expected=st.none() | st.sampled_from("abc"),
+        revoke=st.booleans(),
+    ),
 )

@@ -73,6 +73,8 @@ GIVEN_BY_US = {
     "data_loss": 60054,
     "subscription_refused": 60055,
     "cancelled": 60057,
+    "forbidden": 60058,
+    "invalid_ticket": 60059,
     "txid_too_far": 60056,
 }
 

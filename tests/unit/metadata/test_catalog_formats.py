@@ -104,10 +104,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 8: a reader of this version must read these bytes for ever."""
+    """Format 9: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
-    assert data[:8] == b"JSCS\x08\x00\x00\x00"
+    assert data[:8] == b"JSCS\x09\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 2,
@@ -161,17 +161,17 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "leader_epoch": 1,
                 "isr": [{"node_id": "n1", "directory": "disk-of-n1"}],
                 "isr_version": 1,
-                "target": None,
                 "departed": [],
                 "read_replicas": [],
                 "blank": [],
                 "unsynced": [],
-                **dict.fromkeys(("last_unclean", "tier", "txid_set")),
+                **dict.fromkeys(("target", "last_unclean", "tier", "txid_set")),
                 "begun": True,
             }
         ],
         "removals": [],
         "forgotten_epoch": 0,
+        "ticket_keys": [],
     }
 
 
@@ -202,7 +202,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 9):
+    for version in (0, 10):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 
