@@ -16,7 +16,7 @@ from collections import deque
 from typing import Final
 
 from benchmarks.helper_process import announce
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 
 ON_THE_WAY_BYTES_MAX: Final = 64 << 20
 RECEIVE_BYTES: Final = 1 << 20

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 
 PREFIX: Final = struct.Struct("<IQ")
 TIMEOUT_SECONDS: Final = 30.0

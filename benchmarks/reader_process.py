@@ -28,7 +28,7 @@ from benchmarks import nats_consumers, partition_readers, raw_stream
 from benchmarks.helper_process import announce
 from benchmarks.meter import Meter, Unverified, Window
 from benchmarks.systems import stream_name
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 
 STREAM: Final = stream_name(0)
 RECORDS_PER_LOOK: Final = 1024

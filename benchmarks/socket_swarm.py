@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.helper_process import announce
 from benchmarks.raw_protocol import BlockingConnection, Frames, Header, encode
 from benchmarks.systems import SUBJECT, stream_name
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 from jetstream.log.format.batch import decode
 
 STREAM: Final = stream_name(0)

@@ -1,4 +1,4 @@
-"""NATS subjects and patterns: grammar, matching and overlap.
+"""NATS subjects and patterns: grammar, matching, overlap and inclusion.
 
 Source: NATS documentation, "Subject-Based Messaging"; ``*`` is one token, ``>`` one or more at the tail.
 """
@@ -90,6 +90,18 @@ def overlap(first: str, second: str) -> bool:
         if left != right and "*" not in (left, right):
             return False
     return len(a) == len(b)
+
+
+def is_within(pattern: str, wider: str) -> bool:
+    """Return whether every subject that matches ``pattern`` matches ``wider`` too."""
+    narrow = pattern.split(".")
+    wide = wider.split(".")
+    for index, part in enumerate(wide):
+        if part == ">":
+            return len(narrow) > index
+        if index >= len(narrow) or narrow[index] == ">" or part not in ("*", narrow[index]):
+            return False
+    return len(wide) == len(narrow)
 
 
 def _is_utf8(text: str) -> bool:

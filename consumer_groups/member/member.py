@@ -57,7 +57,7 @@ from consumer_groups.member.events import (
     Subscribed,
 )
 from consumer_groups.member.pending_requests import PendingRequests
-from envelope.errors import Fenced, NotLeader
+from envelope.errors import Fenced, InvalidTicket, NotLeader
 from envelope.group_errors import InstanceFenced
 from envelope.types import MonotonicNs, NodeId, StreamName
 
@@ -306,7 +306,7 @@ class Member:
     def _refused(self, connection: ConnectionId, refusal: CoordinatorRefusal) -> Iterator[MemberAction]:
         """Hear why a join, a release or a heartbeat was in vain."""
         error = refusal.error
-        if issubclass(error, NotLeader):
+        if issubclass(error, NotLeader | InvalidTicket):
             yield from self._pending.lost(connection)
         elif issubclass(error, Fenced) and not issubclass(error, InstanceFenced):
             yield from self._put_out()

@@ -1,22 +1,27 @@
-"""``jetstream cluster info``: the nodes, who leads the metadata log, and how every stream is replicated."""
+"""``jetstream cluster info | rotate-key``: the nodes and how streams are replicated; the key of tickets."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from envelope.errors import JetstreamError
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.output.console import print_json, print_line, print_table
+from jetstream.cli.output.console import print_json, print_line, print_result, print_table
 from jetstream.cli.program.help_text import Json
 from jetstream.client.connection import JetstreamClient
 from metadata.api.responses import ClusterInfo, NodeInfo, StreamInfo, StreamSummary
+from metadata.api.ticket_responses import RotateKeyResponse
 
 INFO_EXAMPLES: Final = (
     "jetstream cluster info",
     "jetstream cluster info --json | jq .cluster.metadata_leader",
 )
+
+ROTATE_KEY_EXAMPLES: Final = ("jetstream cluster rotate-key", "jetstream cluster rotate-key --revoke")
 
 _ASKED_AT_ONCE: Final = 16
 _NO_ANSWER: Final = "no answer"
@@ -60,6 +65,24 @@ async def info(nats: NatsOptions, as_json: Json = False) -> None:
         )
     else:
         _show(cluster, streams)
+
+
+async def rotate_key(
+    nats: NatsOptions,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="End all tickets now: whoever still may asks for new ones.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a new key sign the tickets of readers; tickets of the key before go on to their end.
+
+    A key that is 30 days old is replaced by itself. This is for one that somebody has seen, or, with
+    `--revoke`, for rights that are to end at once.
+    """
+    async with connected(nats) as client:
+        done = await client.requests.ask("cluster.rotate_key", {"revoke": revoke}, RotateKeyResponse)
+    ended = "; all earlier tickets have ended" if done.revoked else ""
+    print_result(done, f"key {done.key_id} signs tickets{ended}", as_json)
 
 
 async def _replications(

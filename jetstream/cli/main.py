@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
             "drain": "moves:drain",
             "rebalance": "moves:rebalance",
             "remove": "moves:remove",
+            "rotate-key": "cluster:rotate_key",
         },
     ),
     "stream": _group(

@@ -20,10 +20,17 @@ from jetstream.client.consume.coordinator_link import GroupLinks
 from jetstream.client.consume.options import ConsumeOptions, consume_settings
 from jetstream.client.nodes.background import Background, background
 from jetstream.client.nodes.nats_connection import close_nats, connect_nats
-from jetstream.client.nodes.node_links import AddressBook, FixedAddresses, NodeLinks, parse_address
+from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
 from jetstream.client.nodes.request_api import NatsRequests
-from jetstream.client.nodes.socket_access import SocketTls, socket_access
+from jetstream.client.nodes.socket_access import (
+    AddressBook,
+    FixedAddresses,
+    SocketTls,
+    parse_address,
+    socket_access,
+)
+from jetstream.client.nodes.tickets import TicketWallet
 from jetstream.client.publish.ack_inbox import AckInbox
 from jetstream.client.publish.client import PublishingClient, ThroughNats
 from jetstream.client.publish.messages import refuse_unknown
@@ -313,7 +320,8 @@ async def connect(
         book = book or requests
     assert book is not None, "there are servers or a socket"
     async with background() as tasks:
-        links, to_coordinators = (NodeLinks(book, request_timeout, access) for _ in range(2))
+        wallet = None if through_nats is None else TicketWallet(through_nats.requests, tasks)
+        links, to_coordinators = (NodeLinks(book, request_timeout, access, wallet) for _ in range(2))
         group_links = GroupLinks(to_coordinators, request_timeout, tasks)
         client = JetstreamClient(links, group_links, through_nats, tasks)
         try:

@@ -48,7 +48,7 @@ from jetstream.node.maintenance.sealed_segments import SegmentKeeper
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.subscriptions import Subscriptions
 from jetstream.node.nats.watch import LinkWatch
-from jetstream.node.readers.dispatcher import ServerIdentity
+from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.readers.settings import socket_settings
 from jetstream.node.replicas.context import NodeServices
@@ -313,6 +313,7 @@ class Node:
             tier=tier,
             cursors=cursors,
             groups=groups,
+            ticket_lifetime=self.config.socket.ticket_lifetime,
         )
         operations = ApiOperations(
             prefix=prefix,

@@ -5,10 +5,10 @@ The server side::
     awaiting hello --hello of a known version--> open --request--> open
           |                                       |
           +-- any other request, bad frame -------+--> broken: nothing more is read
-          +-- hello without the server's token -------/
+          +-- hello without what opens the gate ------/
 
-The token is compared before anything else in a hello is looked at, in a time that does not tell how much of
-it was right. It is in no event's error and, being a `SecretStr`, in no repr.
+What a hello shows is looked at before anything else in it; see `jetstream.protocol.rights`. It is in no
+event's error and, being a `SecretStr`, in no repr.
 
 A request is *in flight* from its `RequestReceived` until `ServerConnection.respond` or
 `ServerConnection.fail`; so is one that the client has cancelled. Responses go out in any order; a body
@@ -18,15 +18,13 @@ Source: the split of machine and I/O is that of h11 and httpcore; ids for pipeli
 correlation id, without its rule of answering in order.
 """
 
-import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from pydantic import SecretStr
-
 from envelope.errors import (
+    InvalidTicket,
     JetstreamError,
     Overloaded,
     RemoteProtocolError,
@@ -59,6 +57,7 @@ from jetstream.protocol.requests import (
     ListOffsets,
     RefusedRequest,
     Request,
+    ShowTicket,
     decode_request,
     encode_request,
 )
@@ -68,12 +67,14 @@ from jetstream.protocol.responses import (
     ListOffsetsResponse,
     MetadataResponse,
     Response,
+    TicketShownResponse,
     decode_error,
     decode_response,
     encode_error,
     encode_response,
     response_id,
 )
+from jetstream.protocol.rights import Gate, ReaderRights
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +125,13 @@ class ServerConnection:
         P5: only ids in flight are answered, each once.
         P6: after `ConnectionBroken` there are no more events.
             Held by test_garbage_is_answered_by_a_typed_error_or_silence.
-        P10: no request is received before a hello that had the server's token, if it has one.
+        P10: no request is received before a hello that its rights have admitted.
     """
 
-    def __init__(self, token: SecretStr | None = None) -> None:
-        """``token``: what every hello must have; None lets everybody in."""
-        self._token = token
-        self._authorized = token is None
+    def __init__(self, rights: ReaderRights | None = None) -> None:
+        """``rights``: admit the peer; None lets everybody in."""
+        self._rights = rights or ReaderRights(Gate())
+        self._admitted = False
         self._reader = FrameReader(FRAME_HEADER_BYTES_MAX, REQUEST_BODY_BYTES_MAX)
         self._state = _ServerState.AWAITING_HELLO
         self._in_flight: set[int] = set()
@@ -185,16 +186,16 @@ class ServerConnection:
         if isinstance(frame, FrameRefused):
             return self._break(frame.error)
         try:
-            return self._admitted(decode_request(frame.header))
+            return self._accepted(decode_request(frame.header))
         except RefusedRequest as refused:
             if refused.request_id in self._in_flight:
                 return self._break(_reused(refused.request_id))
             header = encode_error(refused.request_id, refused.error)
             return RequestRefused(refused.error, encode_head(header))
-        except (RemoteProtocolError, Unauthorized) as error:
+        except (RemoteProtocolError, Unauthorized, InvalidTicket) as error:
             return self._break(error)
 
-    def _admitted(self, request: Request | Cancel) -> ServerEvent:
+    def _accepted(self, request: Request | Cancel) -> ServerEvent:
         """Let a well-formed request in, or say why not; a cancel also where no more requests are let in."""
         if isinstance(request, Cancel) and not self.awaiting_hello:
             return CancelReceived(request.id)
@@ -210,15 +211,14 @@ class ServerConnection:
             )
         self._in_flight.add(request.id)
         assert len(self._in_flight) <= REQUESTS_IN_FLIGHT_MAX, "P4"
-        assert self._authorized, "P10: nobody is served before the token was right"
+        assert self._admitted, "P10: nobody is served who was not admitted"
         return RequestReceived(request)
 
     def _open(self, hello: Hello) -> None:
         if self._state is _ServerState.OPEN:
             raise RefusedRequest(hello.id, RequestError('"hello" was said before'))
-        if self._token is not None and not _is_same(hello.token, self._token):
-            raise Unauthorized("this node needs a token" if hello.token is None else "the token is not right")
-        self._authorized = True
+        self._rights.admit(hello)
+        self._admitted = True
         if hello.protocol != PROTOCOL_VERSION:
             raise RefusedRequest(
                 hello.id,
@@ -238,13 +238,6 @@ class ServerConnection:
 def encode_farewell(error: JetstreamError) -> bytes:
     """Return the bytes that tell a peer why its connection is about to be closed."""
     return encode_head(encode_error(None, error))
-
-
-def _is_same(credential: SecretStr | None, token: SecretStr) -> bool:
-    if credential is None:
-        return False
-    credential_bytes, token_bytes = (secret.get_secret_value().encode() for secret in (credential, token))
-    return hmac.compare_digest(credential_bytes, token_bytes)
 
 
 def _reused(request_id: int) -> RemoteProtocolError:
@@ -279,6 +272,7 @@ ClientEvent = ResponseStarted | ResponseReceived | ResponseFailed | ConnectionBr
 
 _RESPONSES: Final[Mapping[type[ProtocolRequest], type[Response]]] = {
     Hello: HelloResponse,
+    ShowTicket: TicketShownResponse,
     GetMetadata: MetadataResponse,
     ListOffsets: ListOffsetsResponse,
     Fetch: FetchResponse,

@@ -20,6 +20,7 @@ from envelope.errors import JetstreamError, RemoteProtocolError, RequestError, U
 from envelope.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, SUBJECT_BYTES_MAX
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.request_base import INTEGER_MAX, Natural, ProtocolRequest
+from metadata.tickets import TICKET_CHARS_MAX
 
 PROTOCOL_VERSION: Final = 1
 ECHO_CHARS_MAX: Final = 200
@@ -27,6 +28,7 @@ ECHO_CHARS_MAX: Final = 200
 
 NAME_CHARS_MAX: Final = 1024
 _Name = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
+_Ticket = Annotated[SecretStr, Field(max_length=TICKET_CHARS_MAX)]
 Column = Literal["key", "headers", "txid", "value"]
 """What a reader may do without; offset, timestamp and subject always come."""
 
@@ -42,10 +44,24 @@ class Hello(ProtocolRequest):
     token: SecretStr | None = None
     """What the server's operator gave out. As long as a header may be: a wrong one is refused as wrong."""
 
-    @field_serializer("token", when_used="json-unless-none")
-    def _uncovered(self, token: SecretStr) -> str:
-        """Give out the secret on its way to the server: the one place where it leaves its wrapper."""
-        return token.get_secret_value()
+    ticket: _Ticket | None = None
+    """What another node gave out over NATS; not to be shown to a server that does not ask for one."""
+
+    @field_serializer("token", "ticket", when_used="json-unless-none")
+    def _uncovered(self, secret: SecretStr) -> str:
+        return _uncovered(secret)
+
+
+class ShowTicket(ProtocolRequest):
+    """Show one more ticket, or a newer one."""
+
+    can_be_cancelled: ClassVar[bool] = False
+    op: Literal["ticket"] = "ticket"
+    ticket: _Ticket
+
+    @field_serializer("ticket", when_used="json")
+    def _uncovered(self, secret: SecretStr) -> str:
+        return _uncovered(secret)
 
 
 class GetMetadata(ProtocolRequest):
@@ -125,12 +141,17 @@ class Cancel(ProtocolRequest):
     id: Annotated[Natural, Field(description="of the request that is cancelled")]
 
 
-Request = Hello | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
+Request = Hello | ShowTicket | GetMetadata | ListOffsets | Fetch | FindCoordinator | GroupRequest
 """What is answered."""
 
 _BY_OP: Final[Mapping[str, type[Request | Cancel]]] = {
     model.model_fields["op"].default: model for model in (*get_args(Request), Cancel)
 }
+
+
+def _uncovered(secret: SecretStr) -> str:
+    """Give out a secret on its way to the server: the one place where it leaves its wrapper."""
+    return secret.get_secret_value()
 
 
 class RefusedRequest(Exception):

@@ -46,6 +46,10 @@ See `jetstream.log.disk.machine_id`.
 """
 
 
+class TicketShownResponse(ProtocolResponse):
+    """The ticket is good, and takes the place of an older one for the same."""
+
+
 class NodeMetadata(ResponsePart):
     """A node's address on the socket protocol."""
 
@@ -131,7 +135,14 @@ class FetchResponse(ProtocolResponse):
     """Instead of a body, where the request allowed it."""
 
 
-Response = HelloResponse | MetadataResponse | ListOffsetsResponse | FetchResponse | GroupResponse
+Response = (
+    HelloResponse
+    | TicketShownResponse
+    | MetadataResponse
+    | ListOffsetsResponse
+    | FetchResponse
+    | GroupResponse
+)
 
 
 class SocketErrorResponse(ResponsePart):

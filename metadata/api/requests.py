@@ -11,7 +11,7 @@ from envelope.limits import (
     CURSOR_METADATA_BYTES_MAX,
     RESET_CURSORS_MAX,
 )
-from envelope.subjects import validated_stream_name, validated_subject
+from envelope.subjects import validated_pattern, validated_stream_name, validated_subject
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
@@ -274,6 +274,30 @@ class DeleteGroupRequest(_Request):
     force: Annotated[bool, Strict()] = Field(default=False, description="put out members that there are")
 
 
+class ReadTicketRequest(_Request):
+    """Ask for a ticket to read a stream; NATS decides who may, by the subject."""
+
+    stream: StreamNameField = Field(description="of a partitioned one the whole; need not exist yet")
+    subject: Annotated[Subject, AfterValidator(validated_pattern)] | None = Field(
+        default=None, description="a pattern: only records on subjects that match it; null: all records"
+    )
+
+
+class GroupTicketRequest(_Request):
+    """Ask for a ticket to be a member of a group and store its cursors; NATS decides who may."""
+
+    group: StreamNameField = Field(description="the grammar of stream names; need not exist yet")
+
+
+class RotateKeyRequest(_Request):
+    """Let a new key sign tickets; those of the key before go on to their end, those of older ones end."""
+
+    revoke: Annotated[bool, Strict()] = Field(default=False, description="end all tickets that there are")
+
+
+TicketRequest = ReadTicketRequest | GroupTicketRequest | RotateKeyRequest
+"""Answered by any node."""
+
 GroupQuestion = ListGroupsRequest | GroupInfoRequest
 
 StoredQuestion = CursorQuestion | GroupQuestion
@@ -301,6 +325,7 @@ Request = (
     | RemoveNodeRequest
     | CursorQuestion
     | GroupRequest
+    | TicketRequest
 )
 
 StreamChange = (
@@ -326,6 +351,8 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.reset_time": ResetStreamTimeRequest,
     "stream.reassign": ReassignStreamRequest,
     "stream.elect": ElectLeaderRequest,
+    "read": ReadTicketRequest,
+    "group.join": GroupTicketRequest,
     "group.coordinator": FindCoordinatorRequest,
     "cursor.get": GetCursorRequest,
     "cursor.list": ListCursorsRequest,
@@ -337,5 +364,6 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "cluster.drain": DrainNodeRequest,
     "cluster.rebalance": RebalanceRequest,
     "cluster.remove": RemoveNodeRequest,
+    "cluster.rotate_key": RotateKeyRequest,
 }
 """By the tail of the subject, behind the prefix."""

@@ -20,6 +20,7 @@ from metadata.api.group_responses import (
 from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.api.response_base import ApiResponse, fitting_page
+from metadata.api.ticket_responses import RotateKeyResponse, TicketResponse
 from metadata.stream_config import DurationOrZero, Retention, StreamConfig
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -424,6 +425,8 @@ Response = (
     | MovesResponse
     | ElectLeaderResponse
     | RemoveNodeResponse
+    | TicketResponse
+    | RotateKeyResponse
 )
 """`CreateStreamResponse` and `UpdateStreamResponse` are `StreamInfo`."""
 
@@ -440,6 +443,8 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.reset_time": ResetStreamTimeResponse,
     "stream.reassign": MovesResponse,
     "stream.elect": ElectLeaderResponse,
+    "read": TicketResponse,
+    "group.join": TicketResponse,
     "group.coordinator": CoordinatorInfo,
     "cursor.get": CursorInfo,
     "cursor.list": ListCursorsResponse,
@@ -451,6 +456,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "cluster.drain": MovesResponse,
     "cluster.rebalance": MovesResponse,
     "cluster.remove": RemoveNodeResponse,
+    "cluster.rotate_key": RotateKeyResponse,
 }
 """By the tail of the subject, behind the prefix."""
 

@@ -22,7 +22,8 @@ from envelope.errors import (
     Unsupported,
 )
 from envelope.types import Offset
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.boundaries import ByteRange, find_boundary
 from jetstream.log.log import LogConfig
 from jetstream.node.replicas.replica import StreamReplica

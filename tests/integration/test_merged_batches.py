@@ -7,7 +7,8 @@ import pytest
 
 from envelope.errors import CorruptDataError
 from envelope.limits import MIB
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings

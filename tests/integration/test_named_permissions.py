@@ -10,20 +10,9 @@ from envelope.errors import InvalidCursor, Unauthorized
 from envelope.types import Offset
 from jetstream.client.admin.group_lag import CursorMove
 from tests.conftest import StartNatsServer
-from tests.support.nats_site import INBOX, NODE, PASSWORD, site
+from tests.support.nats_site import NODE, site, users_config
 from tests.support.nodes import run
 from tests.support.sockets import until
-
-
-def server_config(user: str, may_publish: list[str]) -> str:
-    """Return what lets the node do everything, and one more user publish on these subjects."""
-    everything = f'{{ user: {NODE}, password: {PASSWORD}, permissions: {{ publish: ">", subscribe: ">" }} }}'
-    limited = (
-        f"{{ user: {user}, password: {PASSWORD}, permissions: "
-        f'{{ publish: {{ allow: {json.dumps(may_publish)} }}, subscribe: "{INBOX}" }} }}'
-    )
-    return f"authorization {{ users: [ {everything}, {limited} ] }}"
-
 
 CONSUMER_RIGHTS = [
     "jetstream.api.cluster.info",
@@ -36,7 +25,7 @@ def test_a_consumer_commits_under_its_own_name_and_no_other(
     tmp_path: Path, start_nats_server: StartNatsServer
 ) -> None:
     """The right is that of the subject: a key that says otherwise is refused by the node."""
-    server = start_nats_server(server_config("billing", CONSUMER_RIGHTS))
+    server = start_nats_server(users_config({"billing": CONSUMER_RIGHTS}))
 
     async def scenario() -> None:
         async with (
@@ -69,7 +58,7 @@ WATCHER_RIGHTS = [
 def test_a_watcher_of_groups_sees_their_lag_and_changes_nothing(
     tmp_path: Path, start_nats_server: StartNatsServer
 ) -> None:
-    server = start_nats_server(server_config("watcher", WATCHER_RIGHTS))
+    server = start_nats_server(users_config({"watcher": WATCHER_RIGHTS}))
 
     async def scenario() -> None:
         async with (
@@ -106,7 +95,7 @@ TEAM_RIGHTS = [
 def test_a_team_administers_the_streams_and_groups_of_its_namespace_and_no_others(
     tmp_path: Path, start_nats_server: StartNatsServer
 ) -> None:
-    server = start_nats_server(server_config("team", TEAM_RIGHTS))
+    server = start_nats_server(users_config({"team": TEAM_RIGHTS}))
 
     async def scenario() -> None:
         async with (
@@ -141,7 +130,7 @@ def test_a_team_administers_the_streams_and_groups_of_its_namespace_and_no_other
 def test_many_who_are_denied_the_same_at_once_are_all_told_over_a_connection_that_lives(
     tmp_path: Path, start_nats_server: StartNatsServer
 ) -> None:
-    server = start_nats_server(server_config("team", TEAM_RIGHTS))
+    server = start_nats_server(users_config({"team": TEAM_RIGHTS}))
 
     async def scenario() -> None:
         async with site(tmp_path / "data", server) as there, there.party("team") as team:
@@ -158,7 +147,7 @@ def test_many_who_are_denied_the_same_at_once_are_all_told_over_a_connection_tha
 def test_a_name_in_the_payload_alone_is_taken_where_the_setting_lets_it(
     tmp_path: Path, start_nats_server: StartNatsServer, names: str
 ) -> None:
-    server = start_nats_server(server_config("team", TEAM_RIGHTS))
+    server = start_nats_server(users_config({"team": TEAM_RIGHTS}))
 
     async def scenario() -> None:
         async with site(tmp_path / "data", server, names_in_subjects=names) as there, there.party(NODE) as js:

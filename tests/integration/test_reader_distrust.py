@@ -15,7 +15,8 @@ from envelope.errors import (
 )
 from envelope.limits import RESPONSE_BODY_BYTES_MAX
 from envelope.types import Incarnation
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings

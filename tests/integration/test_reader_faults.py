@@ -21,7 +21,8 @@ import pytest
 import jetstream
 from envelope.errors import JetstreamError
 from jetstream import JetstreamClient
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader

@@ -9,8 +9,9 @@ import pytest
 
 from envelope.errors import CorruptDataError, NotLeader, StreamRecreated, UnknownStream
 from envelope.types import Offset
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader

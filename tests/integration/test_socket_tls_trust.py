@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import ConnectionLost, InvalidConfig, JetstreamError, TlsFailed
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
-from jetstream.client.nodes.socket_access import SocketAccess, socket_access
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses, SocketAccess, socket_access
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.node.readers.server import SocketSettings

@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from envelope.errors import JetstreamError, Unauthorized
 from envelope.limits import FRAME_HEADER_BYTES_MAX
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
-from jetstream.client.nodes.socket_access import SocketAccess, socket_access
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses, SocketAccess, socket_access
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.node.readers.server import SocketSettings

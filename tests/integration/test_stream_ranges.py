@@ -10,7 +10,8 @@ from envelope.types import Incarnation, Offset
 from jetstream.client.admin import stream_ranges
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.stream_ranges import range_of
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.protocol.frames import PREFIX
 from jetstream.protocol.requests import ListOffsets, decode_request
 from jetstream.protocol.responses import (

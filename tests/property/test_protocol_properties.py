@@ -23,6 +23,7 @@ from jetstream.protocol.connection import (
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, Request
 from jetstream.protocol.responses import FetchResponse
+from jetstream.protocol.rights import Gate, ReaderRights
 from tests.support.example_counts import examples
 
 NAMES = st.text(max_size=20)
@@ -118,7 +119,9 @@ def test_any_json_is_answered_by_a_typed_error_or_taken(documents: list[object])
 )
 def test_without_the_token_nothing_is_ever_received(documents: list[object], cuts: list[int]) -> None:
     stream = b"".join(encode_head(json.dumps(document).encode("utf-8", "replace")) for document in documents)
-    for event in told_by(ServerConnection(SecretStr("right")), chunks(stream, cuts)):
+    for event in told_by(
+        ServerConnection(ReaderRights(Gate("token", SecretStr("right")))), chunks(stream, cuts)
+    ):
         assert isinstance(event, RequestRefused | ConnectionBroken)
 
 

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 from envelope.errors import JetstreamError
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.nodes.node_links import Address
+from jetstream.client.nodes.socket_access import Address
 from jetstream.log.format.batch import BatchFlags, encode
 from jetstream.protocol.connection import RequestReceived, ServerConnection
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets

@@ -1,7 +1,8 @@
 """A node on a NATS server with users, and parties that connect to it as one of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import jetstream
 from envelope.errors import StreamOffline
 from jetstream import JetstreamClient
 from jetstream.node.node import Node
+from jetstream.node.settings.node_config import SocketConfig
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import WAIT_SECONDS, node_config
 from tests.support.pauses import pause
@@ -66,13 +68,28 @@ class Site:
             return True
 
 
+def users_config(may_publish: Mapping[str, Sequence[str]]) -> str:
+    """Return what lets the node do everything, and each user publish on some subjects and hear its inbox."""
+    everything = f'{{ user: {NODE}, password: {PASSWORD}, permissions: {{ publish: ">", subscribe: ">" }} }}'
+    limited = (
+        f"{{ user: {user}, password: {PASSWORD}, permissions: "
+        f'{{ publish: {{ allow: {json.dumps(list(subjects))} }}, subscribe: "{INBOX}" }} }}'
+        for user, subjects in may_publish.items()
+    )
+    return f"authorization {{ users: [ {', '.join((everything, *limited))} ] }}"
+
+
 @asynccontextmanager
-async def site(data: Path, server: NatsServer, names_in_subjects: str = "optional") -> AsyncIterator[Site]:
+async def site(
+    data: Path, server: NatsServer, names_in_subjects: str = "optional", **socket: object
+) -> AsyncIterator[Site]:
+    """Run a node; ``socket``: settings of its socket."""
     config = node_config(
         data,
         server.url,
         nats={"urls": [server.url], "user": NODE, "password": PASSWORD},
         api={"names_in_subjects": names_in_subjects},
     )
+    config = config.model_copy(update={"socket": SocketConfig(**{**config.socket.model_dump(), **socket})})
     async with Node(config) as node:
         yield Site(server.url, node, [])

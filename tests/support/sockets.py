@@ -25,8 +25,8 @@ from envelope.types import (
     StreamName,
     TimestampUs,
 )
-from jetstream.client.nodes.node_links import FixedAddresses, NodeLinks
-from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.node_links import NodeLinks
+from jetstream.client.nodes.socket_access import FixedAddresses, SocketAccess
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
@@ -39,8 +39,8 @@ from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.reader import FileRange, LogReader
 from jetstream.node.readers.connection import Pending, SocketConnection
-from jetstream.node.readers.dispatcher import ServerIdentity
 from jetstream.node.readers.ports import TierAccess
+from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue
 from jetstream.node.runtime.clock import Clock, SystemClock
@@ -48,6 +48,7 @@ from jetstream.protocol.frames import PREFIX, encode_head
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
+from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.stream_config import StreamConfig
 from tests.support.clocks import ForwardClock, StandingClock
@@ -253,6 +254,8 @@ class LiveDirectory:
     known: list[NodeMetadata] | None = None
     """The nodes; by default this one, at an address where nobody is."""
 
+    catalog: Catalog = field(default_factory=Catalog)
+    """For rights; it knows none of the streams."""
     offline: dict[str, int] = field(default_factory=dict)
     """How many more times a stream is said to be offline."""
 

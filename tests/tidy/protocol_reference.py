@@ -35,13 +35,14 @@ from jetstream.protocol.group_responses import (
     HeartbeatResponse,
     LeftResponse,
 )
-from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets
+from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets, ShowTicket
 from jetstream.protocol.responses import (
     FetchResponse,
     HelloResponse,
     ListOffsetsResponse,
     MetadataResponse,
     SocketErrorResponse,
+    TicketShownResponse,
 )
 from tests.support.sockets import EPOCH, RawPeer, World, records_batch, serving
 from tests.tidy.source_tree import ROOT
@@ -57,6 +58,7 @@ REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "list_offsets": ListOffsets,
     "fetch": Fetch,
     "cancel": Cancel,
+    "ticket": ShowTicket,
     "find_coordinator": FindCoordinator,
     "join_group": JoinGroup,
     "heartbeat": SendHeartbeat,
@@ -67,6 +69,7 @@ REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
 }
 RESPONSES: Final[Mapping[str, type[BaseModel]]] = {
     "hello": HelloResponse,
+    "ticket": TicketShownResponse,
     "metadata": MetadataResponse,
     "list_offsets": ListOffsetsResponse,
     "fetch": FetchResponse,

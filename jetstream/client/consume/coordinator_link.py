@@ -15,11 +15,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from consumer_groups.coordinator.events import ConnectionId
-from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, NotLeader
+from envelope.errors import ConnectionLost, DeadlinePassed, InvalidTicket, JetstreamError, NotLeader
 from envelope.limits import FETCH_WAIT_MS_MAX
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.socket_link import Answer, SocketLink
+from jetstream.client.nodes.tickets import GroupRight, HeldRight
 from jetstream.protocol.group_requests import HEARTBEAT_MEMBERS_MAX, MemberBeat, SendHeartbeat
 from jetstream.protocol.group_responses import HeartbeatResponse, MemberAssignment
 from jetstream.protocol.requests import Request
@@ -190,6 +191,8 @@ class GroupLinks:
         self._tasks = tasks
         self._by_node: dict[str, GroupLink] = {}
         self._found = 0
+        self._held: dict[str, HeldRight] = {}
+        """The right to each group that was looked for."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -197,7 +200,8 @@ class GroupLinks:
 
     async def find(self, group: str) -> GroupLink:
         """Return the way to the coordinator of ``group``; raises as `NodeLinks.coordinator_of`."""
-        link = await self._links.coordinator_of(group)
+        held = self._held.setdefault(group, HeldRight(GroupRight(group)))
+        link = await self._links.coordinator_of(group, held)
         known = self._by_node.get(link.node)
         if known is not None and known.link is link:
             return known
@@ -209,4 +213,4 @@ class GroupLinks:
 
 def has_lost(error: JetstreamError) -> bool:
     """Return whether a failure means that the coordinator has to be looked up again."""
-    return isinstance(error, ConnectionLost | DeadlinePassed | NotLeader)
+    return isinstance(error, ConnectionLost | DeadlinePassed | InvalidTicket | NotLeader)

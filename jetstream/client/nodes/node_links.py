@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 from envelope.errors import (
     DeadlinePassed,
@@ -13,48 +13,19 @@ from envelope.errors import (
     UnavailableError,
     UnknownStream,
 )
+from jetstream.client.nodes.greeter import Greeter
 from jetstream.client.nodes.replica_choice import StreamReplicas
-from jetstream.client.nodes.socket_access import SocketAccess
+from jetstream.client.nodes.shared_attempts import SharedAttempts
+from jetstream.client.nodes.socket_access import Address, AddressBook, SocketAccess
 from jetstream.client.nodes.socket_link import SocketLink
+from jetstream.client.nodes.tickets import HeldRight, TicketWallet
 from jetstream.protocol.group_requests import FindCoordinator
 from jetstream.protocol.group_responses import CoordinatorResponse
 from jetstream.protocol.requests import GetMetadata, Request
 from jetstream.protocol.responses import MetadataResponse, Response, StreamMetadata
 
-Address = tuple[str, int]
-
 _ANY: Final = None
 """In the place of a node: any of them will do."""
-
-
-class AddressBook(Protocol):
-    """Where the nodes' sockets are."""
-
-    async def addresses(self) -> Sequence[Address]:
-        """Return host and port of each node; may raise a typed error."""
-
-
-class FixedAddresses:
-    """Nodes that were named by the application."""
-
-    def __init__(self, addresses: Sequence[Address]) -> None:
-        self._addresses = tuple(addresses)
-
-    async def addresses(self) -> Sequence[Address]:
-        """Return the fixed addresses."""
-        return self._addresses
-
-
-def parse_address(text: str) -> Address:
-    """Return host and port of ``"host:port"`` or ``"[v6]:port"``.
-
-    Raises:
-        RequestError: anything else.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
-        raise RequestError(f"{text!r} is not a socket address: write host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class NodeLinks:
@@ -68,11 +39,23 @@ class NodeLinks:
             Held by test_readers_of_one_client_share_a_connection_to_each_node.
     """
 
-    def __init__(self, book: AddressBook, timeout: float, access: SocketAccess | None = None) -> None:
-        """``timeout``: seconds for one node to be found, connected and greeted; ``access``: None has none."""
-        self._book = book
+    def __init__(
+        self,
+        book: AddressBook,
+        timeout: float,
+        access: SocketAccess | None = None,
+        tickets: TicketWallet | None = None,
+    ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            book: of the nodes.
+            timeout: seconds for one node to be found, connected and greeted.
+            access: to their sockets; None has none.
+            tickets: of the client, for nodes that want some; None has no way to get any.
+        """
+        self._greeter = Greeter(book, timeout, access or SocketAccess(), tickets)
         self._timeout = timeout
-        self._access = access or SocketAccess()
         self._links: dict[str, SocketLink] = {}
         self._reached: dict[str, Address] = {}
         self._advertised: dict[str, Address] = {}
@@ -81,29 +64,40 @@ class NodeLinks:
         self._attempts = 0
         self._turn = 0
         self._replicas: dict[str, StreamReplicas] = {}
-        self._opening: dict[str | None, asyncio.Future[SocketLink]] = {}
+        self._attempts_under_way = SharedAttempts[str | None, SocketLink]()
         self._closed = False
 
-    async def link(self) -> SocketLink:
+    async def link(self, held: HeldRight | None = None) -> SocketLink:
         """Return an open connection to any node, the same one to everybody.
+
+        ``held``: what it is for, where nodes want tickets.
 
         Raises:
             UnavailableError: no node could be reached; the last node's reason.
             TlsFailed: the last node could not be trusted, or trusts us not.
-            Unauthorized: the token is not right; no other node is asked.
+            Unauthorized: the token is not right, or we get no ticket; no other node is asked.
             RequestError: the client is closed.
         """
         is_open = (link for link in self._links.values() if not link.closed)
-        return next(is_open, None) or await self._opened(_ANY, self._open_any)
+        link = next(is_open, None)
+        if link is not None:
+            return await self._greeter.permitted(link, held)
+        return await self._opened(_ANY, held, lambda: self._open_any(held))
 
-    async def link_to(self, node: str) -> SocketLink:
-        """Return an open connection to ``node``; raises what `link` raises."""
+    async def link_to(self, node: str, held: HeldRight | None = None) -> SocketLink:
+        """Return an open connection to ``node``; as `link`."""
         link = self._links.get(node)
         if link is not None and not link.closed:
-            return link
-        return await self._opened(node, lambda: self._open_node(node))
+            return await self._greeter.permitted(link, held)
+        return await self._opened(node, held, lambda: self._open_node(node, held))
 
-    async def replicas_of(self, stream: str, *, refresh: bool = False) -> StreamReplicas:
+    def refused(self, held: HeldRight, error: JetstreamError) -> bool:
+        """Record that a node refused what is held; return whether another ticket may do."""
+        return self._greeter.refused(held, error)
+
+    async def replicas_of(
+        self, stream: str, held: HeldRight | None = None, *, refresh: bool = False
+    ) -> StreamReplicas:
         """Return where ``stream`` is, as a node reported last; ``refresh``: as the next node reports now.
 
         Raises:
@@ -114,7 +108,7 @@ class NodeLinks:
             return self._replicas[stream]
         self._turn += refresh
         reason: JetstreamError = UnavailableError("no node is known")
-        async with aclosing(self._each_link()) as links:
+        async with aclosing(self._each_link(held)) as links:
             async for link in links:
                 if isinstance(link, JetstreamError):
                     reason = reason if isinstance(reason, UnknownStream) else link
@@ -148,7 +142,7 @@ class NodeLinks:
                     reason = error
         raise reason
 
-    async def coordinator_of(self, group: str) -> SocketLink:
+    async def coordinator_of(self, group: str, held: HeldRight | None = None) -> SocketLink:
         """Return an open connection to the node that coordinates ``group``, as the next node reports it now.
 
         Raises:
@@ -157,11 +151,11 @@ class NodeLinks:
         """
         self._turn += 1
         reason: JetstreamError = UnavailableError("no node is known")
-        async with aclosing(self._each_link()) as links:
+        async with aclosing(self._each_link(held)) as links:
             async for link in links:
                 try:
                     if not isinstance(link, JetstreamError):
-                        return await self._ask_who_coordinates(group, link)
+                        return await self._ask_who_coordinates(group, link, held)
                     reason = link
                 except JetstreamError as error:
                     if not error.retriable:
@@ -177,11 +171,13 @@ class NodeLinks:
 
     # --- asking ----------------------------------------------------------------------------------------
 
-    async def _each_link(self) -> AsyncGenerator[SocketLink | JetstreamError, None]:
+    async def _each_link(
+        self, held: HeldRight | None = None
+    ) -> AsyncGenerator[SocketLink | JetstreamError, None]:
         """Yield a connection to one node after the other, or why there is none; each time another first."""
         first = None
         if not self._reached:
-            first = await self.link()
+            first = await self.link(held)
             yield first
         nodes = sorted({*self._reached, *self._advertised})
         start = self._turn % len(nodes)
@@ -190,7 +186,7 @@ class NodeLinks:
             if first is not None and node == first.node:
                 continue
             try:
-                yield await self.link_to(node)
+                yield await self.link_to(node, held)
             except Unauthorized:
                 raise
             except JetstreamError as error:
@@ -198,7 +194,7 @@ class NodeLinks:
         if first is None:
             # Nodes may be elsewhere than they were: a node that started again may listen on another port.
             try:
-                yield await self._opened(_ANY, self._open_any)
+                yield await self._opened(_ANY, held, lambda: self._open_any(held))
             except Unauthorized:
                 raise
             except JetstreamError as error:
@@ -224,11 +220,11 @@ class NodeLinks:
             if not page.more or not page.streams:
                 return names
 
-    async def _ask_who_coordinates(self, group: str, link: SocketLink) -> SocketLink:
+    async def _ask_who_coordinates(self, group: str, link: SocketLink, held: HeldRight | None) -> SocketLink:
         response = await self._ask(link, FindCoordinator(id=link.next_id(), group=group))
         assert isinstance(response, CoordinatorResponse), "C1: a response has its request's type"
         self._advertised[response.node] = (response.host, response.port)
-        return await self.link_to(response.node)
+        return await self.link_to(response.node, held)
 
     async def _ask(self, link: SocketLink, request: Request) -> Response:
         try:
@@ -240,33 +236,18 @@ class NodeLinks:
 
     # --- connecting ------------------------------------------------------------------------------------
 
-    async def _opened(self, node: str | None, connect: Callable[[], Awaitable[SocketLink]]) -> SocketLink:
-        """Connect, or share the outcome of an attempt under way."""
+    async def _opened(
+        self, node: str | None, held: HeldRight | None, connect: Callable[[], Awaitable[SocketLink]]
+    ) -> SocketLink:
+        """Connect, or share the outcome of an attempt under way; let the node know what is held."""
         if self._closed:
             raise RequestError("this client is closed")
-        opening = self._opening.get(node)
-        if opening is not None:
-            return await asyncio.shield(opening)
-        opening = self._opening[node] = asyncio.get_running_loop().create_future()
-        failure: JetstreamError | None = UnavailableError("whoever was connecting gave up")
-        try:
-            link = await connect()
-            failure = None
-        except JetstreamError as error:
-            failure = error
-            raise
-        finally:
-            del self._opening[node]
-            if failure is not None:
-                opening.set_exception(failure)
-                opening.exception()  # seen: perhaps nobody shares it
-        opening.set_result(link)
-        return link
+        return await self._greeter.permitted(await self._attempts_under_way.outcome(node, connect), held)
 
-    async def _open_any(self) -> SocketLink:
+    async def _open_any(self, held: HeldRight | None) -> SocketLink:
         known = (address for node in self._advertised for address in self._addresses_of(node))
         try:
-            named = await self._book.addresses()
+            named = await self._greeter.addresses(held)
         except JetstreamError:
             if not self._advertised:
                 raise
@@ -276,18 +257,18 @@ class NodeLinks:
         addresses = sorted(dict.fromkeys((*named, *known)), key=lambda address: self._failed.get(address, 0))
         for address in addresses:
             try:
-                return await self._dial(address)
+                return await self._dial(address, held)
             except Unauthorized:
                 raise  # the token is the cluster's: the next node would refuse it too
             except JetstreamError as error:
                 reason = error
         raise reason
 
-    async def _open_node(self, node: str) -> SocketLink:
+    async def _open_node(self, node: str, held: HeldRight | None) -> SocketLink:
         reason: JetstreamError = UnavailableError(f"nobody knows where node {node} is")
         for address in self._addresses_of(node):
             try:
-                link = await self._dial(address)
+                link = await self._dial(address, held)
             except Unauthorized:
                 raise
             except JetstreamError as error:
@@ -302,11 +283,11 @@ class NodeLinks:
         known = (self._reached.get(node), self._advertised.get(node))
         return list(dict.fromkeys(address for address in known if address is not None))
 
-    async def _dial(self, address: Address) -> SocketLink:
+    async def _dial(self, address: Address, held: HeldRight | None) -> SocketLink:
         """Connect to ``address``, and return the shared connection to the node there."""
         self._attempts += 1
         try:
-            link = await SocketLink.open(*address, self._timeout, self._access)
+            link = await self._greeter.connected(address, held)
         except JetstreamError:
             self._failed[address] = self._attempts
             raise

@@ -21,7 +21,7 @@ from envelope.errors import (
 )
 from jetstream.client.nodes.denials import Denial
 from jetstream.client.nodes.nats_seam import RunParser, is_cancelled
-from jetstream.client.nodes.node_links import Address
+from jetstream.client.nodes.socket_access import Address
 from metadata.api.group_responses import ListGroupsResponse
 from metadata.api.responses import (
     ClusterInfo,
@@ -30,7 +30,7 @@ from metadata.api.responses import (
     PartitionedStreamInfo,
     StreamInfo,
 )
-from metadata.api.subjects import request_subject
+from metadata.api.subjects import TICKETS, request_subject
 from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -41,6 +41,7 @@ QUESTIONS: Final = frozenset(
     {
         *("stream.info", "stream.list", "stream.lookup", "cluster.info"),
         *("cursor.get", "cursor.list", "group.list", "group.info"),
+        *TICKETS,
     }
 )
 """Requests that change nothing."""
@@ -138,7 +139,7 @@ class NatsRequests:
             reply = await self._answered(name, subject, data)
         except (NoResponders, Unauthorized) as refusal:
             # An older node knows no names in subjects, and older rights are about subjects without names.
-            if subject == name:
+            if subject == name or name in TICKETS:
                 raise
             try:
                 reply = await self._answered(name, name, data)

@@ -1,16 +1,50 @@
-"""TLS and the token with which a node's socket admits a reader."""
+"""Where the nodes' sockets are; TLS and the token with which one admits a reader."""
 
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import SecretStr
 
-from envelope.errors import InvalidConfig
+from envelope.errors import InvalidConfig, RequestError
 
 SocketTls = ssl.SSLContext | str | Path | Literal[True]
 """A context; the PEM file of the authorities to trust; or True, which trusts the system's authorities."""
+
+
+Address = tuple[str, int]
+
+
+class AddressBook(Protocol):
+    """Where the nodes' sockets are."""
+
+    async def addresses(self) -> Sequence[Address]:
+        """Return host and port of each node; may raise a typed error."""
+
+
+class FixedAddresses:
+    """Nodes that were named by the application."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = tuple(addresses)
+
+    async def addresses(self) -> Sequence[Address]:
+        """Return the fixed addresses."""
+        return self._addresses
+
+
+def parse_address(text: str) -> Address:
+    """Return host and port of ``"host:port"`` or ``"[v6]:port"``.
+
+    Raises:
+        RequestError: anything else.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
+        raise RequestError(f"{text!r} is not a socket address: write host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @dataclass(frozen=True, slots=True)

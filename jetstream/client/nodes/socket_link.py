@@ -25,12 +25,13 @@ import ssl
 import sys
 import termios
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from os import uname
 from typing import Any, Final, assert_never, cast
 
 import numpy as np
+from pydantic import SecretStr
 
 from envelope.errors import ConnectionLost, DeadlinePassed, JetstreamError, TlsFailed
 from envelope.limits import KIB, MIB
@@ -172,6 +173,8 @@ class SocketLink(asyncio.BufferedProtocol):
         """Whether the node has answered the hello."""
         self.node = ""
         """The node that answered it."""
+        self.shown: dict[Hashable, SecretStr] = {}
+        """The tickets that the node has taken, by what they are for."""
         self._taken = 0
         self._wake_up: WakeUp | None = None
         """Of the open connection."""
@@ -183,6 +186,7 @@ class SocketLink(asyncio.BufferedProtocol):
         port: int,
         timeout: float,  # noqa: ASYNC109 - one bound for connect and hello together
         access: SocketAccess,
+        ticket: SecretStr | None = None,
     ) -> "SocketLink":
         """Connect and say hello, within ``timeout`` seconds.
 
@@ -190,14 +194,15 @@ class SocketLink(asyncio.BufferedProtocol):
             ConnectionLost: nobody listens there, or not for long.
             DeadlinePassed: no answer in time.
             TlsFailed: a certificate is not trusted, or only one side speaks TLS.
-            Unauthorized: the node wants another token.
+            Unauthorized: the node wants another token, or a ticket.
+            InvalidTicket: the ticket is not good there now.
             Unsupported: the node speaks no version of ours.
         """
         try:
             async with asyncio.timeout(timeout):
                 _, link = await asyncio.get_running_loop().create_connection(cls, host, port, ssl=access.tls)
                 try:
-                    await link.hello(access)
+                    await link.hello(access, ticket)
                 finally:
                     if not link.greeted:
                         link.close()
@@ -209,10 +214,14 @@ class SocketLink(asyncio.BufferedProtocol):
             raise ConnectionLost(f"{host}:{port} cannot be reached: {error}") from error
         return link
 
-    async def hello(self, access: SocketAccess) -> HelloResponse:
-        """Agree on the protocol version and show the token; the first request of a connection."""
+    async def hello(self, access: SocketAccess, ticket: SecretStr | None = None) -> HelloResponse:
+        """Agree on the protocol version and show token or ticket; the first request of a connection."""
         hello = Hello(
-            id=self.next_id(), protocol=PROTOCOL_VERSION, client="jetstream-python", token=access.token
+            id=self.next_id(),
+            protocol=PROTOCOL_VERSION,
+            client="jetstream-python",
+            token=access.token,
+            ticket=ticket,
         )
         response = (await self.ask(hello)).response
         assert isinstance(response, HelloResponse), "C1: a response has its request's type"

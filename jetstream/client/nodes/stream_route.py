@@ -9,6 +9,7 @@ from envelope.errors import CorruptDataError, JetstreamError, NotLeader, StreamR
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.replica_choice import Purpose, ReadPreference, RouteStep, StreamReplicas, choose
 from jetstream.client.nodes.socket_link import SocketLink
+from jetstream.client.nodes.tickets import HeldRight, ReadRight
 
 _SHUNNED_S: Final = 1.0
 """How long a node that has failed is not asked for what another one has too."""
@@ -30,8 +31,12 @@ class StreamRoute:
             Held by test_a_reader_follows_the_leader_when_it_changes.
     """
 
-    def __init__(self, links: NodeLinks, stream: str, preference: ReadPreference) -> None:
+    def __init__(
+        self, links: NodeLinks, stream: str, preference: ReadPreference, subject: str | None = None
+    ) -> None:
+        """``subject``: only the records on subjects that match this pattern are to be read."""
         self.stream: Final = stream
+        self._held = HeldRight(ReadRight(stream, subject))
         self._preference = preference
         self._links = links
         self._turn = random.randrange(1 << 16)  # noqa: S311 - spreads readers, no secret
@@ -66,7 +71,7 @@ class StreamRoute:
         return await self._to(purpose, incarnation)
 
     async def _to(self, purpose: Purpose, incarnation: str | None) -> Arrival:
-        known = await self._links.replicas_of(self.stream, refresh=self._is_stale)
+        known = await self._links.replicas_of(self.stream, self._held, refresh=self._is_stale)
         self._is_stale = False
         self._known = known
         self._settle_doubt(known, incarnation)
@@ -77,7 +82,7 @@ class StreamRoute:
             self._is_stale = True
             raise NotLeader(f"nobody leads {self.stream!r} now")
         self._step = step
-        return Arrival(step, await self._links.link_to(step.node))
+        return Arrival(step, await self._links.link_to(step.node, self._held))
 
     def _settle_doubt(self, known: StreamReplicas, incarnation: str | None) -> None:
         doubted, self._doubted = self._doubted, None
@@ -105,10 +110,11 @@ class StreamRoute:
         are asked before it is believed. A range that is damaged at one replica is whole at another, unless
         all report damage.
         """
+        has_another_ticket = self._links.refused(self._held, error)
         step, self._step = self._step, None
         self._is_stale, self._has_caught_up = True, False
-        if step is None:
-            return error.retriable
+        if step is None or has_another_ticket:
+            return error.retriable or has_another_ticket
         self._shunned[step.node] = time.monotonic() + _SHUNNED_S
         if isinstance(error, UnknownStream | StreamRecreated):
             self._doubted = error

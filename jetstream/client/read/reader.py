@@ -93,7 +93,8 @@ class BatchReader:
     def __init__(self, links: NodeLinks, read_range: ReadRange, settings: ReadSettings) -> None:
         """Send nothing to a node before the first record is asked for."""
         self._wanted = read_range.validated()
-        self._route = StreamRoute(links, read_range.stream, settings.preference)
+        subject = read_range.wanted.subject
+        self._route = StreamRoute(links, read_range.stream, settings.preference, subject)
         self.endless: Final = read_range.follow and read_range.end is None
         self.start_offset: Offset | None = None
         self._settings = settings

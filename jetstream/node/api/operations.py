@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, assert_never
 
 from envelope.errors import InternalError, JetstreamError, StreamOffline, UnknownStream
@@ -17,6 +18,7 @@ from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.api.placement import Placing
 from jetstream.node.api.restore import check_store, found_remains, going_on, restored_config
 from jetstream.node.api.stream_info import stream_info, stream_summary
+from jetstream.node.api.tickets import TicketOffice
 from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.link import NatsLink
@@ -44,6 +46,7 @@ from metadata.api.requests import (
     SetTxidRequest,
     StreamChange,
     StreamInfoRequest,
+    TicketRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
 )
@@ -98,6 +101,7 @@ class ApiServices:
     tier: Tier
     cursors: CursorStore
     groups: Coordination
+    ticket_lifetime: timedelta
 
 
 class ApiOperations:
@@ -122,6 +126,7 @@ class ApiOperations:
         self._placing = Placing(prefix, metadata, services.clock, services.alive)
         ways = NodeWays(node_id, prefix, services.link, services.clock)
         self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
+        self._tickets = TicketOffice(metadata, services.clock, services.ticket_lifetime)
         self._reassigning = Reassigning(metadata, services.alive)
         operations = OneStream(self._propose, self._update, self._served)
         self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, operations)
@@ -151,7 +156,11 @@ class ApiOperations:
             return await self._reassigning.answer(request)
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
-        return self._survey(request)
+        return (
+            await self._tickets.answer(request)
+            if isinstance(request, TicketRequest)
+            else self._survey(request)
+        )
 
     async def _change(self, request: StreamChange) -> Response:
         match request:

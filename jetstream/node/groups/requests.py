@@ -145,6 +145,7 @@ class GroupRequestHandler:
         for beat in request.beats:
             group = GroupName(beat.group)
             try:
+                pending.connection.rights.require_membership(group)
                 beats.setdefault(self._service.shard_of(group), []).append((group, beat.beat()))
             except JetstreamError as error:
                 refused.append(_refusal(group, beat.member, error))

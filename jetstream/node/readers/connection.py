@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, assert_never
 
-from pydantic import SecretStr
-
 from envelope.errors import (
+    InvalidTicket,
     JetstreamError,
     Overloaded,
     RequestCancelled,
@@ -50,6 +49,7 @@ from jetstream.protocol.connection import (
 from jetstream.protocol.liveness import Liveness, Patience, PeerState
 from jetstream.protocol.requests import Fetch, Request
 from jetstream.protocol.responses import Response
+from jetstream.protocol.rights import Gate, ReaderRights
 
 _log = logging.getLogger(__name__)
 
@@ -133,8 +133,7 @@ class ConnectionServices:
     selection_ahead: Callable[["SocketConnection"], bool]
     """Returns whether the next one may be made meanwhile."""
     catch_up_queue: CatchUpQueue
-    token: SecretStr | None = None
-    """What a hello must have."""
+    gate: Gate
     counters: SocketCounters = field(default_factory=SocketCounters)
 
 
@@ -169,7 +168,9 @@ class SocketConnection:
         self._holds_selection = False
         self._line = line
         self._services = services
-        self._machine = ServerConnection(services.token)
+        self.rights: Final = ReaderRights(services.gate)
+        """What its requests may ask for."""
+        self._machine = ServerConnection(self.rights)
         self._liveness = Liveness(services.patience, services.clock.monotonic())
         self._output = SocketOutput()
         self._warming = False
@@ -294,7 +295,7 @@ class SocketConnection:
             case CancelReceived(request_id):
                 _cancel(self._pending.get(request_id))
             case ConnectionBroken(error, farewell):
-                if isinstance(error, Unauthorized):
+                if isinstance(error, Unauthorized | InvalidTicket):
                     counters.connections_unauthorized += 1
                 else:
                     counters.protocol_errors += 1

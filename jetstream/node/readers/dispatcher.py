@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, assert_never
 
@@ -42,8 +41,9 @@ from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.connection import CANCELLED, Pending, SocketConnection, SocketCounters
 from jetstream.node.readers.long_polls import LongPolls
 from jetstream.node.readers.output import stored_range
-from jetstream.node.readers.ports import ReadableStream, StreamDirectory
+from jetstream.node.readers.ports import ReadableStream, StreamDirectory, whole_of
 from jetstream.node.readers.responses import (
+    ServerIdentity,
     boundary_response,
     empty_response,
     fetch_response,
@@ -57,21 +57,15 @@ from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.paced_thread import PacedThread
 from jetstream.node.tiers.tiered_stream import first_with_txid, stored_within
 from jetstream.protocol.group_requests import FindCoordinator, GroupRequest
-from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello, ListOffsets
-from jetstream.protocol.responses import FetchResponse, HelloResponse, StoredRangeResponse
+from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, ShowTicket
+from jetstream.protocol.responses import (
+    FetchResponse,
+    StoredRangeResponse,
+    TicketShownResponse,
+)
 from jetstream.tier.tiered_log import SegmentAway
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerIdentity:
-    """The node as it names itself in the response to a hello."""
-
-    node: str
-    version: str
-    machine: str | None = None
-    """Told to clients, which may then read files of ours; None: they get all by the socket."""
 
 
 class GroupRequests(Protocol):
@@ -102,6 +96,7 @@ class RequestDispatcher:
         selection_bytes: int,
     ) -> None:
         self._directory = directory
+        self._whole_of = partial(whole_of, directory.catalog)
         self._identity = identity
         self._executor = executor
         self._clock = clock
@@ -147,13 +142,17 @@ class RequestDispatcher:
         if pending.is_cancelled:  # while it was worked on
             _fail(pending, RequestCancelled(CANCELLED))
             return
-        request = pending.request
+        rights = pending.connection.rights
         try:
+            request = pending.request = rights.permitted(pending.request, self._whole_of)
             match request:
                 case Hello():
-                    pending.connection.respond(self._hello(request))
+                    pending.connection.respond(self._identity.hello(request))
+                case ShowTicket(ticket=ticket):
+                    _ = rights.show(ticket)
+                    pending.connection.respond(TicketShownResponse(id=request.id))
                 case GetMetadata():
-                    pending.connection.respond(metadata_page(request, self._directory))
+                    pending.connection.respond(metadata_page(request, self._directory, rights))
                 case ListOffsets():
                     self._list_offsets(pending, request)
                 case Fetch():
@@ -162,16 +161,6 @@ class RequestDispatcher:
                     self._groups.answer(pending, request)
         except JetstreamError as error:
             _fail(pending, error)
-
-    def _hello(self, request: Hello) -> HelloResponse:
-        return HelloResponse(
-            id=request.id,
-            protocol=PROTOCOL_VERSION,
-            node=self._identity.node,
-            node_version=self._identity.version,
-            cancel=True,
-            machine=self._identity.machine,
-        )
 
     # --- offsets -----------------------------------------------------------------------------------
 

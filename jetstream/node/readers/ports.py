@@ -13,6 +13,13 @@ from jetstream.node.tiers.tiered_stream import Readable
 from jetstream.protocol.responses import NodeMetadata
 from jetstream.tier.tiered_log import SegmentAway
 from metadata.catalog.tables import Stream
+from metadata.tickets import TicketKey
+
+
+def whole_of(catalog: "RightsCatalog", name: str) -> str | None:
+    """Return the partitioned stream that a stream is a partition of; None: of none, or there is none."""
+    row = catalog.stream(StreamName(name))
+    return None if row is None else row.config.partition_of
 
 
 class TierAccess(Protocol):
@@ -85,8 +92,23 @@ class ReadableStream(Protocol):
         """Call ``callback`` on the loop's thread with every new high watermark; returns the way to stop."""
 
 
+class RightsCatalog(Protocol):
+    """The part of the catalogue that tickets are compared with."""
+
+    @property
+    def ticket_keys(self) -> tuple[TicketKey, ...]:
+        """The keys that prove tickets now."""
+
+    def stream(self, name: StreamName) -> Stream | None:
+        """Return the row of a stream; None: there is none."""
+
+
 class StreamDirectory(Protocol):
     """All streams, and those that can be read on this node."""
+
+    @property
+    def catalog(self) -> RightsCatalog:
+        """Which tickets are good, and for what."""
 
     @property
     def catch_up_queue(self) -> CatchUpQueue:

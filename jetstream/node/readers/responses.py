@@ -5,6 +5,8 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from envelope.errors import JetstreamError, StreamOffline, UnknownStream
@@ -16,9 +18,16 @@ from jetstream.log.format.schema import SCHEMA_ID
 from jetstream.log.reader import FileRange
 from jetstream.log.segments.index import StoredBatches
 from jetstream.node.readers.connection import Pending
-from jetstream.node.readers.ports import ReadableStream, StreamDirectory
-from jetstream.protocol.requests import Fetch, GetMetadata
-from jetstream.protocol.responses import FetchResponse, ListOffsetsResponse, MetadataResponse, StreamMetadata
+from jetstream.node.readers.ports import ReadableStream, StreamDirectory, whole_of
+from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello
+from jetstream.protocol.responses import (
+    FetchResponse,
+    HelloResponse,
+    ListOffsetsResponse,
+    MetadataResponse,
+    StreamMetadata,
+)
+from jetstream.protocol.rights import ReaderRights
 from metadata.catalog.tables import Stream
 
 _PAGE_BYTES: Final = 32 * KIB
@@ -29,6 +38,27 @@ _STREAM_METADATA_BYTES: Final = 320
 
 _NODES_MAX: Final = 64
 """Nodes named in one response: enough to find all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """The node as it names itself in the response to a hello."""
+
+    node: str
+    version: str
+    machine: str | None = None
+    """Told to clients, which may then read files of ours; None: they get all by the socket."""
+
+    def hello(self, request: Hello) -> HelloResponse:
+        """Return the response."""
+        return HelloResponse(
+            id=request.id,
+            protocol=PROTOCOL_VERSION,
+            node=self.node,
+            node_version=self.version,
+            cancel=True,
+            machine=self.machine,
+        )
 
 
 def find_stream(directory: StreamDirectory, name: str) -> ReadableStream:
@@ -45,9 +75,16 @@ def find_stream(directory: StreamDirectory, name: str) -> ReadableStream:
     return stream
 
 
-def metadata_page(request: GetMetadata, directory: StreamDirectory) -> MetadataResponse:
-    """Return as many streams as a page holds, after the one the last page ended with."""
-    names = sorted(set(request.streams)) if request.streams is not None else directory.names()
+def metadata_page(request: GetMetadata, directory: StreamDirectory, rights: ReaderRights) -> MetadataResponse:
+    """Return as many streams as a page holds, after the one the last page ended with.
+
+    Of all that there are, a reader with tickets is told those that it may read.
+    """
+    names = (
+        sorted(set(request.streams))
+        if request.streams is not None
+        else [name for name in directory.names() if rights.sees(name, partial(whole_of, directory.catalog))]
+    )
     start = 0 if request.after is None else bisect_right(names, request.after)
     streams: list[StreamMetadata] = []
     page_bytes = 0

@@ -18,12 +18,14 @@ from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
 from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
 from jetstream.node.readers.connection import ConnectionServices, SocketConnection, turn_away
-from jetstream.node.readers.dispatcher import GroupRequests, RequestDispatcher, ServerIdentity
+from jetstream.node.readers.dispatcher import GroupRequests, RequestDispatcher
 from jetstream.node.readers.line import SocketLine, TlsLine
 from jetstream.node.readers.ports import StreamDirectory
+from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.selections import Selections
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.liveness import Patience
+from jetstream.protocol.rights import Gate, Requirement
 from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import AdmissionVerdict, Door
 from metadata.node.peers.accepting import Acceptor, listeners
@@ -42,8 +44,12 @@ class SocketSettings:
     patience: Patience = field(default_factory=Patience)
     drain_s: float = 2.0
     """How long a stopping server goes on sending what is queued."""
+    require: Requirement = "none"
+    """What every peer must show."""
     token: SecretStr | None = None
-    """The token that every peer must send; None admits every peer."""
+    """Opens everything to a peer that has it."""
+    ticket_grace_us: int = 0
+    """How long a ticket is good after its end."""
     tls: ssl.SSLContext | None = None
     """The server's side of TLS; None speaks none."""
     selection_bytes: int = SELECTION_BYTES_DEFAULT
@@ -86,7 +92,13 @@ class SocketServer:
             closed=self._on_closed,
             selection_taken=self._dispatcher.selections.taken,
             selection_ahead=self._dispatcher.selections.has_spare,
-            token=self._settings.token,
+            gate=Gate(
+                self._settings.require,
+                self._settings.token,
+                lambda: directory.catalog.ticket_keys,
+                clock.wall,
+                self._settings.ticket_grace_us,
+            ),
             catch_up_queue=self._catch_up_queue,
             counters=self.counters,
         )

@@ -168,9 +168,16 @@ class SocketConfig(_Section):
     advertise: str | None = None
     """Host that clients are told; None tells ``host``."""
     token: Token | None = None
-    """What every client must say; None lets everybody in who can connect."""
+    """Opens everything to a client that says it."""
     token_file: Path | None = None
     """The same from a file; white space around it does not count."""
+    require: Literal["none", "token", "ticket"] | None = None
+    """What a client must show: nothing; the token; or a ticket, which NATS lets it have, or the token where
+    there is one. None: the token if there is one, or nothing."""
+    ticket_lifetime: PositiveDuration = timedelta(minutes=5)
+    """Of a ticket; clients renew theirs at half of it."""
+    ticket_grace: PositiveDuration = timedelta(minutes=5)
+    """How long a ticket is good after that: clocks of nodes differ, and NATS may be away."""
     tls: SocketTlsConfig | None = None
     """None speaks no TLS."""
     catch_up_share: Annotated[float, Field(gt=0, le=1)] = CATCH_UP_SHARE_DEFAULT
@@ -184,6 +191,11 @@ class SocketConfig(_Section):
     def _one_token(self) -> Self:
         if self.token is not None and self.token_file is not None:
             raise ValueError("choose token or token_file, not both")
+        has_token = self.token is not None or self.token_file is not None
+        if self.require == "token" and not has_token:
+            raise ValueError("require = token needs a token or a token_file")
+        if self.require == "none" and has_token:
+            raise ValueError("require = none opens to everybody what the token is to open")
         return self
 
 

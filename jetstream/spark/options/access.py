@@ -15,7 +15,7 @@ from envelope.spark_errors import InvalidOption
 from envelope.urls import shown_url
 from jetstream.client.blocking.client import BlockingClient, connect_blocking
 from jetstream.client.connection import JetstreamClient, connect
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 from jetstream.spark.options.option_names import lowered, names_of, option, parsed
 from jetstream.spark.options.option_values import flag, words_of
 from metadata.stream_config import API_PREFIX_DEFAULT

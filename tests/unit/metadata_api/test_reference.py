@@ -9,7 +9,7 @@ import pytest
 from metadata.api.__main__ import TABLES, cut_at_table, main
 from metadata.api.reference import schemas
 from metadata.api.requests import REQUESTS
-from metadata.api.subjects import split_subject
+from metadata.api.subjects import request_subject, split_subject
 from metadata.api.wire import parse_request
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -42,7 +42,8 @@ def test_the_first_example_of_every_request_is_one(suffix: str) -> None:
     section = PAGE.partition(f"\n## {suffix}\n")[2]
     example = re.search(r"```json\n(.*?)```", section, re.DOTALL)
     assert example is not None
-    assert isinstance(parse_request(suffix, example[1].encode()), REQUESTS[suffix])
+    subject = request_subject(suffix, json.loads(example[1]))
+    assert isinstance(parse_request(subject, example[1].encode()), REQUESTS[suffix])
 
 
 def test_the_examples_for_the_nats_cli_are_requests() -> None:

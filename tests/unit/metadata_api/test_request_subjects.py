@@ -6,21 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envelope.errors import InvalidName, RequestError, Unsupported
-from envelope.subjects import matches
+from envelope.errors import InvalidName, InvalidSubject, RequestError, Unsupported
+from envelope.subjects import is_within, matches
 from metadata.api.requests import (
     REQUESTS,
     DeleteGroupRequest,
     GetCursorRequest,
     ListCursorsRequest,
     ListStreamsRequest,
+    ReadTicketRequest,
     StreamInfoRequest,
     UpdateStreamRequest,
 )
-from metadata.api.subjects import named_patterns, naming_field, request_subject, split_subject
+from metadata.api.subjects import (
+    READ,
+    WIDEST_TOKENS,
+    named_patterns,
+    naming_field,
+    request_subject,
+    split_subject,
+)
 from metadata.api.wire import parse_request
 
-NAMED = sorted(operation for operation in REQUESTS if naming_field(operation) not in (None, "prefix"))
+NAMED = sorted(
+    operation
+    for operation in REQUESTS
+    if naming_field(operation) not in (None, "prefix") and operation != READ
+)
 LISTS = sorted(operation for operation in REQUESTS if operation.endswith(".list"))
 
 tokens = st.text("abcXYZ019_-", min_size=1, max_size=5).filter(lambda token: token[0] != "-")
@@ -34,10 +46,10 @@ def payload(**fields: object) -> bytes:
 def test_everything_about_one_stream_group_or_consumer_has_its_name() -> None:
     unnamed = {operation for operation in REQUESTS if naming_field(operation) is None}
     assert unnamed == {
-        *("cluster.info", "cluster.drain", "cluster.rebalance", "cluster.remove"),
+        *("cluster.info", "cluster.drain", "cluster.rebalance", "cluster.remove", "cluster.rotate_key"),
         "stream.lookup",
     }
-    assert named_patterns() == ["cursor.*.>", "group.*.>", "stream.*.>"]
+    assert named_patterns() == ["cursor.*.>", "group.*.>", "read.*.>", "stream.*.>"]
 
 
 @given(st.sampled_from(NAMED), names)
@@ -118,3 +130,75 @@ def test_a_name_in_the_payload_alone_is_refused_where_it_must_be_in_the_subject(
     with pytest.raises(RequestError, match="must be in the subject") as refused:
         parse_request(operation, payload(**{field: "a"}), names_in_subjects=True)
     assert refused.value.detail == {"field": field}
+
+
+patterns = st.builds(
+    lambda words, tail: ".".join([*words, *tail]),
+    st.lists(tokens | st.just("*") | st.just("subject"), min_size=1, max_size=4),
+    st.sampled_from([[], [">"]]),
+)
+readable = names.filter(lambda name: "subject" not in name.split("/")[1:])
+
+
+def read_request(subject: str, body: bytes = b"") -> ReadTicketRequest:
+    request = parse_request(subject, body)
+    assert isinstance(request, ReadTicketRequest)
+    return request
+
+
+@given(readable, st.none() | patterns)
+def test_a_request_to_read_says_all_in_its_subject(name: str, pattern: str | None) -> None:
+    subject = request_subject(READ, {"stream": name, "subject": pattern})
+    body = payload(stream=name, subject=pattern)
+    assert (
+        read_request(subject, body)
+        == read_request(subject)
+        == ReadTicketRequest(stream=name, subject=pattern)
+    )
+    assert any(matches(shape, subject) for shape in ("*.*", *named_patterns()))
+
+
+@given(readable, patterns, patterns)
+def test_a_permission_for_a_pattern_allows_what_is_within_and_nothing_else(
+    name: str, pattern: str, permitted: str
+) -> None:
+    """NATS compares the tokens of a subject, wildcards among them, with a permission's."""
+    subject = request_subject(READ, {"stream": name, "subject": pattern})
+    permission = f"read.{name.replace('/', '.')}.subject.{permitted}"
+    assert matches(permission, subject) == is_within(pattern, permitted)
+    assert not matches(f"read.{name.replace('/', '.')}", subject)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "body", "error"),
+    [
+        ("read", payload(stream="orders"), RequestError),
+        ("read", b"", RequestError),
+        ("read.orders", payload(stream="others"), RequestError),
+        ("read.orders", payload(subject="x"), RequestError),
+        ("read.orders.subject.x", payload(subject="y"), RequestError),
+        ("read.orders.subject.x", payload(subject=None), RequestError),
+        ("read.orders.subject.x", payload(stream="orders/subject/x"), RequestError),
+        ("read.orders.subject", b"", InvalidSubject),
+        ("read.orders.subject.a.>", b"", InvalidSubject),
+        ("read.orders.subject." + ".".join(["a"] * WIDEST_TOKENS), b"", InvalidSubject),
+        ("read.orders.subject." + ".".join([">"] * (WIDEST_TOKENS + 1)), b"", InvalidSubject),
+        ("read.orders.subject.>.a", b"", InvalidSubject),
+        ("read.*", b"", InvalidName),
+        ("read.orders.>", b"", InvalidName),
+        ("read.", b"", RequestError),
+        ("group.join", payload(group="g"), RequestError),
+    ],
+)
+def test_a_request_for_a_ticket_that_says_too_little_or_two_things_is_refused(
+    suffix: str, body: bytes, error: type[RequestError]
+) -> None:
+    with pytest.raises(error):
+        parse_request(suffix, body)
+
+
+@pytest.mark.parametrize("name", ["orders/subject/x", "a/subject"])
+def test_a_stream_whose_name_has_the_word_is_not_mistaken_for_another(name: str) -> None:
+    subject = request_subject(READ, {"stream": name})
+    with pytest.raises(RequestError):
+        parse_request(subject, payload(stream=name))

@@ -32,6 +32,7 @@ from jetstream.protocol.frames import encode_head
 from jetstream.protocol.group_requests import LeaveGroup
 from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets, encode_request
 from jetstream.protocol.responses import FetchResponse, HelloResponse, ListOffsetsResponse, encode_response
+from jetstream.protocol.rights import Gate, ReaderRights
 
 
 def a_fetch_response(request_id: int) -> FetchResponse:
@@ -288,6 +289,10 @@ def test_list_offsets_is_matched_like_any_other() -> None:
 TOKEN = "open sesame, häuptling"
 
 
+def guarded() -> ServerConnection:
+    return ServerConnection(ReaderRights(Gate("token", SecretStr(TOKEN))))
+
+
 def said_with(token: object, server: ServerConnection, protocol: int = 1) -> tuple[ServerEvent, ...]:
     """Say hello with ``token``, unless it is None, and ask for something in the same breath."""
     hello: dict[str, object] = {"op": "hello", "id": 0, "protocol": protocol}
@@ -299,7 +304,7 @@ def said_with(token: object, server: ServerConnection, protocol: int = 1) -> tup
 
 
 def test_the_right_token_is_let_in() -> None:
-    client, server = ClientConnection(), ServerConnection(SecretStr(TOKEN))
+    client, server = ClientConnection(), guarded()
     hello = Hello(id=client.next_id(), protocol=1, token=SecretStr(TOKEN))
     (event,) = server.receive_data(client.send(hello))
     assert event == RequestReceived(hello)
@@ -314,7 +319,7 @@ def test_the_right_token_is_let_in() -> None:
     ids=lambda token: str(token)[:9],
 )
 def test_any_other_token_breaks_the_connection_and_is_not_repeated(token: str | None) -> None:
-    server = ServerConnection(SecretStr(TOKEN))
+    server = guarded()
     (event,) = said_with(token, server)
     assert isinstance(event, ConnectionBroken)
     assert isinstance(event.error, Unauthorized)
@@ -329,9 +334,9 @@ def test_any_other_token_breaks_the_connection_and_is_not_repeated(token: str | 
 
 
 def test_the_token_is_looked_at_before_the_version() -> None:
-    (event,) = said_with("wrong", ServerConnection(SecretStr(TOKEN)), protocol=9)
+    (event,) = said_with("wrong", guarded(), protocol=9)
     assert isinstance(event, ConnectionBroken)
-    refused, asked_too_early = said_with(TOKEN, ServerConnection(SecretStr(TOKEN)), protocol=9)
+    refused, asked_too_early = said_with(TOKEN, guarded(), protocol=9)
     assert isinstance(refused, RequestRefused)
     assert isinstance(refused.error, Unsupported)
     assert isinstance(asked_too_early, ConnectionBroken)
@@ -339,7 +344,7 @@ def test_the_token_is_looked_at_before_the_version() -> None:
 
 @pytest.mark.parametrize("token", [5, True, ["a"], {"a": "b"}])
 def test_a_token_that_is_no_text_is_a_bad_request(token: object) -> None:
-    refused, asked_too_early = said_with(token, ServerConnection(SecretStr(TOKEN)))
+    refused, asked_too_early = said_with(token, guarded())
     assert isinstance(refused, RequestRefused)
     assert refused.error.err_code == "bad_request"
     assert isinstance(asked_too_early, ConnectionBroken)
@@ -353,7 +358,7 @@ def test_a_token_that_nobody_asked_for_is_of_no_account() -> None:
 
 def test_a_token_is_in_no_repr_and_only_in_the_bytes_that_are_sent() -> None:
     hello = Hello(id=0, protocol=1, token=SecretStr(TOKEN))
-    (event,) = ServerConnection(SecretStr(TOKEN)).receive_data(ClientConnection().send(hello))
+    (event,) = guarded().receive_data(ClientConnection().send(hello))
     assert TOKEN not in f"{hello!r} {hello} {event!r} {hello.model_dump()}"
     assert TOKEN.encode() in encode_request(hello)
     assert b"token" not in encode_request(Hello(id=0, protocol=1))

@@ -6,7 +6,7 @@ import pytest
 
 import jetstream
 from envelope.errors import RequestError
-from jetstream.client.nodes.node_links import parse_address
+from jetstream.client.nodes.socket_access import parse_address
 from jetstream.client.read.read_range import ReadRange, Start, Txid
 
 

@@ -1,0 +1,235 @@
+"""Reading by ticket: NATS decides who reads which stream, or which subject of it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+from nats.aio.msg import Msg
+
+import jetstream
+from envelope.errors import InvalidTicket, StreamRecreated, Unauthorized
+from jetstream import JetstreamClient
+from tests.conftest import StartNatsServer
+from tests.support.nats_site import NODE, Site, site, users_config
+from tests.support.nodes import WAIT_SECONDS, run
+
+API = "jetstream.api."
+
+
+def may_read(stream: str, subject: str | None = None) -> str:
+    """Return the permission to read a stream, as an administrator writes it."""
+    return f"{API}read.{stream}" + ("" if subject is None else f".subject.{subject}")
+
+
+RIGHTS = {
+    "auditor": [may_read("shop.orders")],
+    "eu": [may_read("shop.orders", "orders.eu.>")],
+    "one-level": [may_read("shop.orders", "orders.*.*")],
+    "stranger": [may_read("other")],
+}
+
+
+async def with_orders(there: Site) -> None:
+    async with there.party(NODE) as js:
+        await js.streams.create("shop/orders", "orders.>")
+        await js.streams.create("secrets", "secrets.>")
+        for subject in ("orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin", "secrets.x"):
+            await js.publish(subject, subject.encode())
+
+
+async def values(site_: Site, party: str, stream: str, subject: str | None = None) -> list[str]:
+    async with site_.party(party) as js:
+        reader = js.read(stream) if subject is None else js.read(stream, subject=subject)
+        return [record.subject async for record in reader]
+
+
+def test_who_may_ask_for_a_ticket_reads_what_it_says_and_nothing_else(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server, require="ticket") as there:
+            await with_orders(there)
+            everything = ["orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin"]
+            european = ["orders.eu.de", "orders.eu.fr", "orders.eu.de.berlin"]
+            assert await values(there, NODE, "shop/orders") == everything
+            assert await values(there, "auditor", "shop/orders") == everything
+            assert await values(there, "auditor", "shop/orders", "orders.*.ny") == ["orders.us.ny"]
+            assert await values(there, "eu", "shop/orders", "orders.eu.>") == european
+            assert await values(there, "eu", "shop/orders", "orders.eu.*") == european[:2]
+            assert await values(there, "eu", "shop/orders", "orders.eu.fr") == ["orders.eu.fr"]
+            assert await values(there, "one-level", "shop/orders", "orders.*.*") == everything[:3]
+            for party, stream, subject in (
+                ("auditor", "secrets", None),
+                ("eu", "shop/orders", None),
+                ("eu", "shop/orders", "orders.us.>"),
+                ("eu", "shop/orders", "orders.>"),
+                ("eu", "secrets", None),
+                ("one-level", "shop/orders", "orders.>"),
+                ("one-level", "shop/orders", "orders.eu.>"),
+                ("stranger", "shop/orders", "orders.eu.de"),
+            ):
+                with pytest.raises(Unauthorized, match=r"read\."):
+                    await values(there, party, stream, subject)
+
+    run(scenario())
+
+
+class ShortLived(TypedDict):
+    """Settings of a socket whose tickets end soon; clients renew them after a second."""
+
+    require: str
+    ticket_lifetime: float
+    ticket_grace: float
+
+
+def short_lived(seconds: float = 1) -> ShortLived:
+    """Return the settings for tickets that are good for so long, and as long again."""
+    return {"require": "ticket", "ticket_lifetime": seconds, "ticket_grace": seconds}
+
+
+@asynccontextmanager
+async def heard(js: JetstreamClient, subject: str) -> AsyncIterator[list[str]]:
+    """Yield the subjects of all requests on ``subject`` meanwhile."""
+    found: list[str] = []
+
+    async def note(message: Msg) -> None:
+        found.append(message.subject)
+
+    subscription = await js.nats.subscribe(API + subject, cb=note)
+    await js.nats.flush()
+    yield found
+    await subscription.unsubscribe()
+
+
+def test_a_reader_goes_on_beyond_the_end_of_its_first_ticket(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server, **short_lived()) as there,
+            there.party(NODE) as publisher,
+            there.party("eu") as js,
+            heard(publisher, "read.>") as asked,
+        ):
+            await with_orders(there)
+            reader = js.read("shop/orders", subject="orders.eu.>", follow=True, retry_s=0)
+            for _ in range(3):
+                await anext(reader)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while len(asked) < 4:  # as many tickets; the first has ended with its grace, too
+                    await publisher.publish("orders.eu.more", b"x")
+                    assert (await anext(reader)).subject == "orders.eu.more"
+            await reader.aclose()
+            assert set(asked) == {asked[0]}
+
+    run(scenario())
+
+
+def test_who_loses_the_right_reads_no_more_once_its_ticket_has_ended(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server, **short_lived()) as there,
+            there.party(NODE) as publisher,
+            there.party("auditor") as js,
+        ):
+            await with_orders(there)
+            reader = js.read("shop/orders", follow=True)
+            assert (await anext(reader)).subject == "orders.eu.de"
+            server.configure(users_config(RIGHTS | {"auditor": [may_read("other")]}))
+            os.kill(server.pid, signal.SIGHUP)
+
+            async def read_on() -> None:
+                async for _ in reader:
+                    await publisher.publish("orders.more", b"x")
+
+            with pytest.raises(Unauthorized, match=r"read\.shop\.orders"):
+                await asyncio.wait_for(read_on(), WAIT_SECONDS)
+
+    run(scenario())
+
+
+def test_while_nats_is_away_a_reader_goes_on_until_its_ticket_and_its_grace_are_over(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server, **short_lived(seconds=2)) as there,
+            there.party("auditor", patience_s=0.5) as js,
+        ):
+            await with_orders(there)
+            assert len([record async for record in js.read("shop/orders")]) == 4
+            server.stop()
+            rounds = 0
+
+            async def read_on() -> None:
+                nonlocal rounds
+                while True:
+                    assert len([record async for record in js.read("shop/orders", retry_s=0.1)]) == 4
+                    rounds += 1
+
+            with pytest.raises(InvalidTicket, match="no new one"):
+                await asyncio.wait_for(read_on(), WAIT_SECONDS)
+            assert rounds
+            server.start()
+            assert len([record async for record in js.read("shop/orders")]) == 4
+
+    run(scenario())
+
+
+def test_a_stream_that_is_made_again_is_read_with_the_same_right(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server, require="ticket") as there,
+            there.party(NODE) as owner,
+            there.party("auditor") as js,
+        ):
+            await with_orders(there)
+            reader = js.read("shop/orders", follow=True)
+            assert (await anext(reader)).offset == 0
+            await owner.streams.delete("shop/orders")
+            await owner.streams.create("shop/orders", "orders.>")
+            await owner.publish("orders.anew", b"x")
+            with pytest.raises(StreamRecreated):
+                async for _ in reader:
+                    pass
+            assert [record.subject async for record in js.read("shop/orders")] == ["orders.anew"]
+
+    run(scenario())
+
+
+def test_a_token_opens_everything_beside_tickets(tmp_path: Path, start_nats_server: StartNatsServer) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server, require="ticket", token="sesame") as there:
+            await with_orders(there)
+            assert len(await values(there, "auditor", "shop/orders")) == 4
+            address = f"127.0.0.1:{there.node.socket_port}"
+            async with jetstream.connect(socket=address, socket_token="sesame") as js:
+                assert await js.stream_names() == ["secrets", "shop/orders"]
+                assert len([record async for record in js.read("shop/orders")]) == 4
+            for token in (None, "wrong"):
+                async with jetstream.connect(socket=address, socket_token=token) as js:
+                    with pytest.raises(Unauthorized):
+                        await js.stream_names()
+
+    run(scenario())
