@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def node_settings(
-    name: str, data: Path, ports: tuple[int, int, int], voters: Mapping[str, int], url: str
+    name: str, data: Path, ports: tuple[int, int, int], voters: Mapping[str, int], url: str, socket: str = ""
 ) -> str:
     """Return a node's configuration file.
 
@@ -49,6 +49,7 @@ def node_settings(
         ports: where it listens for peers, readers and probes.
         voters: the port at which it dials each voter, and its own if it is one; else it is a data node.
         url: of NATS.
+        socket: more settings of the readers' socket, as lines of TOML.
     """
     dialled = ", ".join(f'{voter} = "127.0.0.1:{port}"' for voter, port in voters.items())
     advertised = "" if name in voters else f'advertise = "127.0.0.1:{ports[0]}"'
@@ -60,6 +61,7 @@ log_level = "info"
 urls = ["{url}"]
 [socket]
 port = {ports[1]}
+{socket}
 [http]
 port = {ports[2]}
 [peers]
@@ -141,8 +143,13 @@ class ClusterNode:
 class NodeCluster:
     """Nodes a, b, c…, of which the first are the voters."""
 
-    def __init__(self, directory: Path, url: str, size: int = 3, data: int = 0, **settings: str) -> None:
-        """Prepare so many voters, and data nodes; ``settings`` are lines of TOML by key, the same for all."""
+    def __init__(
+        self, directory: Path, url: str, size: int = 3, data: int = 0, *, socket: str = "", **settings: str
+    ) -> None:
+        """Prepare so many voters, and data nodes.
+
+        ``settings`` are lines of TOML by key, the same for all, and ``socket`` those of the readers' socket.
+        """
         size += data
         names = NAMES[:size]
         ports = free_ports(3 * size)
@@ -154,7 +161,7 @@ class NodeCluster:
                 name,
                 directory / name,
                 triple,
-                common + node_settings(name, directory / name / "data", triple, voters, url),
+                common + node_settings(name, directory / name / "data", triple, voters, url, socket=socket),
             )
             for name, triple in zip(names, triples, strict=True)
         }

@@ -28,11 +28,11 @@ T = TypeVar("T")
 WAIT_SECONDS = 60.0
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine on the loop the node runs on in production."""
+def run(coroutine: Coroutine[Any, Any, T], limit_s: float = 240) -> T:
+    """Run a test's coroutine on the loop the node runs on in production, for so many seconds at most."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(240):
+        async with asyncio.timeout(limit_s):
             return await coroutine
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,7 +7,8 @@ before its parser, which gets everything else. The package pins nats-py's minor 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Self
 
 from nats.aio.client import Client as NatsClient
@@ -136,8 +137,26 @@ class RunParser:
 
 def is_cancelled() -> bool:
     """Return whether the current task was cancelled, and not just a future of nats-py's that it waits for."""
+    return _cancellations() > 0
+
+
+@contextmanager
+def no_lost_cancellation() -> Iterator[None]:
+    """Raise at the end of the block if the current task was cancelled in it.
+
+    `asyncio.wait_for` of Python 3.11 loses that where what is waited for comes in the same turn of the loop.
+    """
+    before = _cancellations()
+    try:
+        yield
+    finally:
+        if _cancellations() > before:
+            raise asyncio.CancelledError
+
+
+def _cancellations() -> int:
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 def _message_end(data: bytes, position: int) -> int | None:

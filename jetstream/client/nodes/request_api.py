@@ -20,7 +20,7 @@ from envelope.errors import (
     Unauthorized,
 )
 from jetstream.client.nodes.denials import Denial
-from jetstream.client.nodes.nats_seam import RunParser, is_cancelled
+from jetstream.client.nodes.nats_seam import RunParser, is_cancelled, no_lost_cancellation
 from jetstream.client.nodes.socket_access import Address
 from metadata.api.group_responses import ListGroupsResponse
 from metadata.api.responses import (
@@ -175,7 +175,7 @@ class NatsRequests:
         question = _Question(f"{self._prefix}.{suffix}", self._nats.new_inbox(), self._timeout)
         again_s = ASK_AGAIN_SECONDS if name in QUESTIONS else None
         try:
-            with RunParser.of(self._nats).denials.notifying(question.on_denial):
+            with no_lost_cancellation(), RunParser.of(self._nats).denials.notifying(question.on_denial):
                 async with question.limit:
                     return await question.answer(self._nats, data, again_s)
         except nats.errors.NoRespondersError:
