@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from envelope.errors import UnavailableError
-from envelope.subjects import matches
-from envelope.types import NodeId, StreamName
+from envelope.types import NodeId
 from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
 from jetstream.log.disk.identity import DirectoryIdentity
 from jetstream.log.disk.machine_id import machine_id
@@ -66,11 +65,9 @@ from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.tiering import Tiering
 from jetstream.tier.object_store import ObjectStore
-from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode
 from metadata.node.admission.descriptors import DescriptorBudget, DescriptorShare, budget
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.stream_config import partition_name
 
 _log = logging.getLogger(__name__)
 
@@ -449,23 +446,12 @@ def _stream_services(
         group_commit=GroupCommit(parts.disk_thread, acks.flush_raw, parts.crash),
         subscriptions=Subscriptions(ingest, catalog.partitions_of, tasks),
         send_acks=acks.publish_raw,
-        binds=_binds(catalog),
+        binds=catalog.binds,
         cluster=cluster.services,
         tasks=tasks,
         crash=parts.crash,
         tier=tier,
     )
-
-
-def _binds(catalog: Catalog) -> Callable[[str, str], bool]:
-    """Return the look-up that `Nats-Expected-Stream` needs."""
-
-    def binds(name: str, subject: str) -> bool:
-        is_partitioned = catalog.partitions_of(name) > 0
-        stream = catalog.stream(partition_name(name, 0) if is_partitioned else StreamName(name))
-        return stream is not None and matches(stream.config.subject, subject)
-
-    return binds
 
 
 def _machine(config: NodeConfig) -> str | None:

@@ -102,6 +102,11 @@ class Catalog:
         """
         return self._tables.partitions.count(partitioned)
 
+    def binds(self, name: str, subject: str) -> bool:
+        """Return whether a stream of that name, partitioned or not, takes messages on a subject."""
+        stream = self.stream(partition_name(name, 0) if self.partitions_of(name) > 0 else StreamName(name))
+        return stream is not None and matches(stream.config.subject, subject)
+
     def is_partitioned(self, name: str) -> bool:
         """Return whether a partitioned stream of that name exists, with all or some of its partitions."""
         return name in self._tables.partitions

@@ -35,6 +35,16 @@ def test_no_partition_takes_messages_before_all_are_there() -> None:
     assert [row.name for row in catalog.partition_rows("orders")] == ["orders/0", "orders/1", "orders/2"]
 
 
+def test_a_name_binds_the_subject_of_its_stream_or_of_all_its_partitions() -> None:
+    catalog = catalog_of(register(), create("lone", subject="lone.>"), partition(number=0, partitions=2))
+    assert catalog.binds("lone", "lone.x")
+    assert not catalog.binds("lone", "other.x")
+    assert not catalog.binds("orders", "orders.x"), "no partition takes messages yet"
+    apply(catalog, partition(number=1, partitions=2))
+    assert catalog.binds("orders", "orders.x")
+    assert not catalog.binds("nobody", "orders.x")
+
+
 def test_added_partitions_count_once_the_last_of_them_is_there() -> None:
     catalog = catalog_of(register(), partition(number=0, partitions=2), partition(number=1, partitions=2))
     assert told(catalog, partition(number=3, partitions=4)) == []
