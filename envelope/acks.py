@@ -30,8 +30,13 @@ PLAIN_ACK: Final = rb'\{"stream":"([A-Za-z0-9_/-]+)","seq":\d{1,18},"offset":(\d
 """What `AckWriter.acks` writes for a stream that is no partition; groups: stream, offset, epoch."""
 
 
-def publish_command(reply: bytes, body: bytes) -> bytes:
-    """Return the NATS command that publishes ``body`` on ``reply``, which must not hold white space."""
+def publish_command(reply: bytes, body: bytes, header: bytes = b"") -> bytes:
+    """Return the NATS command that publishes ``body`` on ``reply``, which must not hold white space.
+
+    ``header``: a whole header block; none if it is empty.
+    """
+    if header:
+        return b"HPUB %b %d %d\r\n%b%b\r\n" % (reply, len(header), len(header) + len(body), header, body)
     return b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)
 
 

@@ -27,6 +27,8 @@ SEQUENCE: Final = "Jetstream-Sequence"
 SEQUENCE_AFTER: Final = "Jetstream-Sequence-After"
 BATCH_RECORDS: Final = "Jetstream-Batch-Records"
 """Written by the node, on the last record of a batch that came in one envelope: how many they are."""
+REQUEST_INFO: Final = "Nats-Request-Info"
+"""Written by nats-server where a message crosses into another account by an import: who has sent it."""
 
 UNSUPPORTED_HEADERS: Final = frozenset(
     {
@@ -102,6 +104,11 @@ def parse_header_block(raw: bytes) -> list[tuple[str, bytes]]:
         except UnicodeDecodeError:
             raise InvalidHeader(f"header name {name[:64]!r} is not UTF-8") from None
     return headers
+
+
+def header_block(name: str, value: str) -> bytes:
+    """Return the header block of a message with one header; its parts hold no CR and no LF."""
+    return b"%b\r\n%b: %b\r\n\r\n" % (_VERSION, name.encode(), value.encode())
 
 
 def key_in(block: bytes) -> bytes | None:

@@ -58,12 +58,14 @@ class ServiceRequest:
     Attributes:
         subject: bytes that are not UTF-8 replaced.
         reply: where to answer; empty: nowhere.
+        headers: the header block, None without one.
         unread_bytes: size of a message that was too large to be read, 0 of others.
     """
 
     subject: str
     reply: bytes
     payload: bytes
+    headers: bytes | None = None
     unread_bytes: int = 0
 
 
@@ -247,9 +249,11 @@ class NatsLink:
         """Return when the server has handled everything sent so far (PING/PONG)."""
         await answered(self._client, _FLUSH_SECONDS)
 
-    async def request(self, subject: str, payload: bytes, timeout_seconds: float) -> bytes:
+    async def request(
+        self, subject: str, payload: bytes, timeout_seconds: float, header: bytes = b""
+    ) -> bytes:
         """Return the answer to a request of our own, see `Requests.ask`."""
-        return await self._requests.ask(subject, payload, timeout_seconds)
+        return await self._requests.ask(subject, payload, timeout_seconds, header)
 
     async def publish(self, subject: bytes, payload: bytes) -> None:
         """Publish one message on a subject of ours or of a request's ``reply``; it may be lost."""
@@ -313,7 +317,7 @@ def _respond_to_each(respond: Respond, messages: MessageBlock) -> None:
         messages.subjects, messages.replies, messages.payloads, messages.headers, strict=True
     ):
         unread = header.message_bytes if isinstance(header, Unread) else 0
-        respond(ServiceRequest(subject.decode(errors="replace"), reply, payload, unread))
+        respond(ServiceRequest(subject.decode(errors="replace"), reply, payload, header, unread))
 
 
 async def delivered(link: NatsLink) -> None:

@@ -373,23 +373,26 @@ def subscription_id(subscription: Subscription) -> int:
     return sid
 
 
-async def publish(client: Client, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+async def publish(
+    client: Client, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b""
+) -> None:
     """Publish on a subject that may be any bytes a reply subject of a `MessageBlock` may be.
 
     As nats-py's own, which takes text only: what is published while it reconnects waits for the connection.
+    ``header`` is a header block, or empty.
 
     Raises:
         nats.errors.Error: the client is closed, its buffer is full, or the server takes no payload so large.
     """
     if client.is_closed:
         raise nats.errors.ConnectionClosedError
-    if len(payload) > client.max_payload:
+    if len(header) + len(payload) > client.max_payload:
         raise nats.errors.MaxPayloadError
     size, pending_max = client.pending_data_size + len(payload), client._max_pending_size
     if not client.is_connected and size > pending_max:
         raise nats.errors.OutboundBufferLimitError
     address = b"%b %b" % (subject, reply) if reply else subject
-    await client._send_command(publish_command(address, payload))
+    await client._send_command(publish_command(address, payload, header))
     if client._flush_queue is not None and client._flush_queue.empty():
         await client._flush_pending()
 

@@ -17,7 +17,8 @@ from jetstream.node.nats.routes import Route
 
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
-Publish = Callable[[bytes, bytes, bytes], Awaitable[None]]
+Publish = Callable[[bytes, bytes, bytes, bytes], Awaitable[None]]
+"""Publishes a payload on a subject, with a reply subject and a header block."""
 
 
 class Requests:
@@ -32,8 +33,8 @@ class Requests:
         self._numbers = count()
         self._waiting: dict[bytes, asyncio.Future[tuple[bytes, bytes | None]]] = {}
 
-    async def ask(self, subject: str, payload: bytes, seconds: float) -> bytes:
-        """Return the answer to a request.
+    async def ask(self, subject: str, payload: bytes, seconds: float, header: bytes = b"") -> bytes:
+        """Return the answer to a request; ``header`` is a header block, or empty.
 
         Raises:
             NoResponders: nobody listens there.
@@ -45,13 +46,13 @@ class Requests:
         try:
             async with asyncio.timeout(seconds):
                 await self._listen()
-                await self._publish(subject.encode(), payload, reply)
-                data, header = await answer
+                await self._publish(subject.encode(), payload, reply, header)
+                data, status = await answer
         except (TimeoutError, OSError, nats.errors.Error) as error:
             raise UnavailableError(f"no answer on {subject}: {error!r}") from None
         finally:
             del self._waiting[reply]
-        if not data and header is not None and header.startswith(_NO_RESPONDERS):
+        if not data and status is not None and status.startswith(_NO_RESPONDERS):
             raise NoResponders(f"nobody listens on {subject}")
         return data
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nats.js.api import PubAck
 from nats.js.errors import APIError, BadRequestError, ServiceUnavailableError
 
-from envelope.acks import AckWriter, refusal_body
+from envelope.acks import AckWriter, publish_command, refusal_body
 from envelope.errors import (
     DiskFull,
     InvalidHeader,
@@ -16,6 +16,7 @@ from envelope.errors import (
     TxidDecreasing,
     WrongLastSequence,
 )
+from envelope.headers import MESSAGE_ID, header_block, only_message_ids
 from envelope.types import LeaderEpoch, Offset, StreamName
 from tests.support.messages import answers_in
 
@@ -25,6 +26,17 @@ ORDERS = AckWriter(StreamName("orders"), LeaderEpoch(3))
 def test_an_ack_has_exactly_these_bytes() -> None:
     body = b'{"stream":"orders","seq":43,"offset":42,"epoch":3}'
     assert ORDERS.ack(b"_INBOX.a", Offset(42)) == b"PUB _INBOX.a %d\r\n%b\r\n" % (len(body), body)
+
+
+def test_a_command_with_headers_says_where_they_end() -> None:
+    assert publish_command(b"a", b"xy") == b"PUB a 2\r\nxy\r\n"
+    block = header_block(MESSAGE_ID, "7")
+    assert publish_command(b"a r", b"xy", block) == b"HPUB a r %d %d\r\n%bxy\r\n" % (
+        len(block),
+        len(block) + 2,
+        block,
+    )
+    assert only_message_ids([block]) == [b"7"]
 
 
 def test_a_duplicate_has_exactly_these_bytes() -> None:
