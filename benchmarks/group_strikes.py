@@ -16,11 +16,11 @@ from benchmarks.helper_process import HelperProcess, helper
 from benchmarks.outages import stamp_ns
 from benchmarks.processes import ProcessError
 from benchmarks.systems import ask, each
-from envelope.internal_streams import INTERNAL_STREAMS
+from envelope.internal_streams import GROUP_SHARD_STREAMS
 from envelope.types import StreamName
 
 STREAM: Final = "COMMITS"
-SHARDS: Final = INTERNAL_STREAMS[1:]
+SHARDS: Final = GROUP_SHARD_STREAMS
 LOADED: Final = SHARDS[-1]
 """The shard that gets many cursors; the others stay small."""
 CURSORS_AT_ONCE: Final = 5_000

@@ -15,7 +15,7 @@ from benchmarks.helper_process import HelperProcess, helper
 from benchmarks.measurement import tell
 from benchmarks.process_stats import ProcessSample
 from benchmarks.report import MIB, Bar, Report, Row, Settings, new_report
-from envelope.internal_streams import INTERNAL_STREAMS
+from envelope.internal_streams import GROUP_SHARD_STREAMS
 
 SETTLE_SECONDS_MAX: Final = 300.0
 SECONDS_MIN: Final = 30.0
@@ -68,7 +68,7 @@ def run(settings: Settings) -> Report:
     with group_nodes(ONE, settings.directory / "nodes") as nodes:
         ((name, socket),) = nodes.sockets.items()
         nodes.create_streams(streams)
-        for shard in INTERNAL_STREAMS[1:]:
+        for shard in GROUP_SHARD_STREAMS:
             find_coordinator(socket, groups_of(shard, 1)[0])
         alone = [_watch(nodes.pids[name], seconds) for _ in range(settings.runs)]
         words = ("--groups", crowd.groups, "--members", crowd.members, "--connections", crowd.connections)

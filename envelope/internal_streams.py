@@ -17,11 +17,18 @@ CURSORS: Final = StreamName("__cursors")
 GROUP_SHARDS: Final = 8
 """Never to be changed: where a group is follows from its name."""
 
-INTERNAL_STREAMS: Final = (CURSORS, *(StreamName(f"{CURSORS}/{shard}") for shard in range(GROUP_SHARDS)))
+GROUP_SHARD_STREAMS: Final = tuple(StreamName(f"{CURSORS}/{shard}") for shard in range(GROUP_SHARDS))
+"""Where the consumer groups are, with their cursors."""
+
+AUDIT: Final = StreamName("__audit")
+"""Where every change that was requested is on record, if `[audit]` is enabled."""
+
+INTERNAL_STREAMS: Final = (CURSORS, *GROUP_SHARD_STREAMS, AUDIT)
 """All that there may be."""
 
 _PLAIN_CURSORS: Final = "cursors.plain"
 _GROUPS: Final = "cursors.groups"
+_AUDIT: Final = "audit"
 
 
 def group_shard(group: str) -> StreamName:
@@ -31,7 +38,7 @@ def group_shard(group: str) -> StreamName:
 
 def is_group_shard(name: str) -> bool:
     """Return whether a stream of that name has consumer groups: only their coordinator writes it."""
-    return name in INTERNAL_STREAMS and name != CURSORS
+    return name in GROUP_SHARD_STREAMS
 
 
 def is_internal(name: str) -> bool:
@@ -52,3 +59,13 @@ def group_shard_subject(api_prefix: str, shard: StreamName) -> str:
 def cursor_subject(api_prefix: str, consumer: str, stream: str) -> str:
     """Return where the cursor of ``consumer`` in ``stream`` is published; both names are one token each."""
     return f"{api_prefix}.{_PLAIN_CURSORS}.{consumer}.{stream}"
+
+
+def audit_pattern(api_prefix: str) -> str:
+    """Return what `AUDIT` binds: deeper than any request, as `cursors_pattern`."""
+    return f"{api_prefix}.{_AUDIT}.*.*"
+
+
+def audit_subject(api_prefix: str, operation: str) -> str:
+    """Return where a change is put on record; ``operation`` has two tokens, such as ``stream.create``."""
+    return f"{api_prefix}.{_AUDIT}.{operation}"

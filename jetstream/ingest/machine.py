@@ -22,7 +22,7 @@ from envelope.errors import JetstreamError, Overloaded, StreamOffline
 from envelope.limits import MAILBOX_MESSAGES_MAX, MIB
 from envelope.types import AckPolicy, LeaderEpoch, Offset, StreamName, TimestampUs
 from envelope.values import value
-from jetstream.ingest.cursor_validator import validator_of
+from jetstream.ingest.internal_validators import validator_of
 from jetstream.ingest.message_validator import Binds
 from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.pending_acks import PendingAcks

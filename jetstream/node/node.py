@@ -44,6 +44,7 @@ from jetstream.node.maintenance.repair import Repairing
 from jetstream.node.maintenance.rewriter import Rewriter
 from jetstream.node.maintenance.scrubber import Scrubber
 from jetstream.node.maintenance.sealed_segments import SegmentKeeper
+from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.subscriptions import Subscriptions
 from jetstream.node.nats.watch import LinkWatch
@@ -169,6 +170,7 @@ class Node:
             parts.witness.registered()
             await shell.streams.begin()
             await shell.api.attach()
+            stack.push_async_callback(shell.api.stop)
             self._is_ready = True
             _log.info("node ready node=%s endpoints=%s", self.node_id, self.endpoints)
             yield
@@ -270,6 +272,7 @@ class Node:
             groups=groups,
             lines_dropped=self._lines_dropped,
             doors=(server.door, parts.metadata.member.server.door, parts.http.door),
+            audit=api.audit,
         )
         return _Shell(
             ingest=ingest,
@@ -311,6 +314,7 @@ class Node:
             cursors=cursors,
             groups=groups,
             ticket_lifetime=self.config.socket.ticket_lifetime,
+            audit=AuditTrail(self.config.audit, prefix, self.node_id, answers),
         )
         operations = ApiOperations(
             prefix=prefix,

@@ -367,3 +367,18 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "cluster.rotate_key": RotateKeyRequest,
 }
 """By the tail of the subject, behind the prefix."""
+
+QUESTIONS: Final[frozenset[type[Request]]] = frozenset(
+    {
+        StreamInfoRequest,
+        ListStreamsRequest,
+        LookupStreamsRequest,
+        ClusterInfoRequest,
+        GetCursorRequest,
+        ListCursorsRequest,
+        FindCoordinatorRequest,
+        ListGroupsRequest,
+        GroupInfoRequest,
+    }
+)
+"""Requests that change nothing; all others are audited."""

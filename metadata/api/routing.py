@@ -7,7 +7,7 @@ every node has.
 
 from typing import Final
 
-from envelope.internal_streams import CURSORS, INTERNAL_STREAMS, group_shard, is_group_shard
+from envelope.internal_streams import CURSORS, GROUP_SHARD_STREAMS, group_shard
 from envelope.types import NodeId, StreamName
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -93,7 +93,7 @@ def _home_of_stored(
             if shard is not None:
                 return _leader_of(StreamName(shard), catalog, metadata_leader)
             # Any node asks all leaders of shards, once it knows every one that there can be.
-            knows_all = all(catalog.stream(name) for name in INTERNAL_STREAMS if is_group_shard(name))
+            knows_all = all(map(catalog.stream, GROUP_SHARD_STREAMS))
             return None if knows_all else metadata_leader
         case FindCoordinatorRequest(group=group):
             return metadata_leader if catalog.stream(group_shard(group)) is None else None

@@ -109,7 +109,7 @@ class LogHandler(logging.Handler):
     Control characters of names, addresses and errors that came from outside are escaped, so that nobody
     writes lines of his own into the log. The lines of a traceback are indented below their event. Of events
     that differ in their arguments alone a thousand are written at once, and then ten a second; the next one
-    tells how many were not. Debugging has all.
+    tells how many were not. Debugging has all, and so have events that are not ``is_limited``.
     """
 
     def __init__(self, lines: BackgroundLines, clock: Callable[[], float] = time.monotonic) -> None:
@@ -129,7 +129,7 @@ class LogHandler(logging.Handler):
         formatter = self.formatter
         assert formatter is not None, "it is set when the handler is made"
         withheld: int | None = 0
-        if record.levelno > logging.DEBUG:
+        if record.levelno > logging.DEBUG and getattr(record, "is_limited", True):
             withheld = self._rates.admitted(str(record.msg), self._clock())
         if withheld is None:
             return

@@ -16,7 +16,7 @@ from consumer_groups.shard.events import GroupDescription, GroupsFound
 from consumer_groups.shard.records import GroupCursorRecord as StoredCursor
 from envelope.errors import JetstreamError, NotLeader, StreamOffline, UnavailableError
 from envelope.group_errors import UnknownGroup
-from envelope.internal_streams import INTERNAL_STREAMS, group_shard, is_group_shard
+from envelope.internal_streams import GROUP_SHARD_STREAMS, group_shard
 from envelope.types import NodeId, StreamName
 from jetstream.node.groups.shards import coordinator_of
 from jetstream.node.nats.link import NatsLink
@@ -54,8 +54,6 @@ _SHARD_SECONDS: Final = 0.8
 _LOADING_NS: Final = 3_000_000_000
 """How long a change waits for a coordinator that is still reading its groups."""
 _LOOK_SECONDS: Final = 0.05
-
-_SHARDS: Final = tuple(name for name in INTERNAL_STREAMS if is_group_shard(name))
 
 
 class Coordination(Protocol):
@@ -200,9 +198,9 @@ class GroupOperations:
             found = await self._groups_here(StreamName(request.shard), prefix)
             return _page(request, len(found), found[request.offset :])
         catalog = self._catalog
-        if any(catalog.stream(name) is None for name in _SHARDS):
+        if any(catalog.stream(name) is None for name in GROUP_SHARD_STREAMS):
             catalog = await self._metadata.read()  # one that this node has not heard of must not be left out
-        rows = [row for row in map(catalog.stream, _SHARDS) if row is not None]
+        rows = [row for row in map(catalog.stream, GROUP_SHARD_STREAMS) if row is not None]
         limit = request.offset + request.limit
         parts = await asyncio.gather(*(self._groups_of(row, prefix, limit) for row in rows))
         merged = merge(*(part.groups for part in parts), key=_name)

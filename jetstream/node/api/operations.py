@@ -20,6 +20,7 @@ from jetstream.node.api.restore import check_store, found_remains, going_on, res
 from jetstream.node.api.stream_info import stream_info, stream_summary
 from jetstream.node.api.tickets import TicketOffice
 from jetstream.node.groups.cursor_store import CursorStore
+from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.nats.routes import REFUSALS
@@ -102,6 +103,7 @@ class ApiServices:
     cursors: CursorStore
     groups: Coordination
     ticket_lifetime: timedelta
+    audit: AuditTrail
 
 
 class ApiOperations:

@@ -11,7 +11,8 @@ from typing import Final, get_args
 
 from envelope.acks import publish_command
 from envelope.errors import JetstreamError, NoResponders, NotLeader, Overloaded, UnavailableError
-from envelope.types import NodeId, StreamName
+from envelope.types import NodeId, StreamName, TimestampUs
+from jetstream.node.api.internal_streams import keep_audit_stream
 from jetstream.node.api.operations import (
     LOOK_SECONDS,
     QUESTION_SECONDS,
@@ -19,9 +20,13 @@ from jetstream.node.api.operations import (
     ApiOperations,
     ApiServices,
 )
+from jetstream.node.api.placement import Placing
 from jetstream.node.cluster.discovery import DISCOVERY_WORD
+from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.link import ServiceRequest
+from metadata.api.audit import AuditEvent, client_of, requested_change
 from metadata.api.requests import (
+    QUESTIONS,
     REQUESTS,
     ClusterInfoRequest,
     FindCoordinatorRequest,
@@ -84,6 +89,11 @@ class RequestApi:
         self._questions: asyncio.Queue[ServiceRequest] = asyncio.Queue(_REQUESTS_WAITING_MAX)
         """About one stream or group: they wait for its leader, and nobody else for them."""
 
+    @property
+    def audit(self) -> AuditTrail:
+        """Where changes are noted."""
+        return self._services.audit
+
     async def attach(self) -> None:
         """Subscribe; the server has the subscriptions on return."""
         await self._services.link.serve(node_subject(self._prefix, self._node_id, ">"), self._take)
@@ -111,17 +121,29 @@ class RequestApi:
         try:
             (self._questions if is_question else self._waiting).put_nowait(message)
         except asyncio.QueueFull:
+            error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
+            self._note(message, message.payload, self._services.clock.wall(), error)
             if message.reply:
-                error = Overloaded(f"{_REQUESTS_WAITING_MAX} requests are waiting")
                 answer = publish_command(message.reply, encode_error(error))
                 self._services.link.publish_raw(answer, lambda: None)
 
     async def run(self) -> None:
         """Answer requests until cancelled, a few at a time: one may wait for another node."""
+        audit, clock, alive = self._services.audit, self._services.clock, self._services.alive
         async with asyncio.TaskGroup() as workers:
             for requests in (self._waiting, self._questions):
                 for _ in range(_REQUESTS_AT_ONCE):
                     workers.create_task(self._work(requests))
+            if audit.settings.enabled:
+                placing = Placing(self._prefix, self._metadata, clock, alive)
+                workers.create_task(audit.run())
+                workers.create_task(
+                    keep_audit_stream(audit.settings.retention, self._prefix, self._metadata, placing)
+                )
+
+    async def stop(self) -> None:
+        """Give the audit's records time to be stored; requests are answered as before."""
+        await self._services.audit.stop()
 
     async def _work(self, requests: "asyncio.Queue[ServiceRequest]") -> None:
         while True:
@@ -129,6 +151,9 @@ class RequestApi:
 
     async def _respond(self, message: ServiceRequest) -> None:
         suffix, is_sent_on = self._suffix(message.subject)
+        requested_at = self._services.clock.wall()
+        request: Request | bytes = message.payload
+        refusal: JetstreamError | None = None
         try:
             if message.unread_bytes:
                 raise request_too_large(message.unread_bytes)
@@ -138,11 +163,40 @@ class RequestApi:
                 answer = encode_response(await self._operations.answer(request))
             else:
                 answer = await self._answer_at_home(request, suffix, message.payload)
+                refusal = None if type(request) in QUESTIONS else reported_error(answer)
         except JetstreamError as error:
-            _log.info("request refused request=%s error=%s", suffix, error)
-            answer = encode_error(error)
+            refusal, answer = error, encode_error(error)
+        except asyncio.CancelledError:  # this node stops; another one may be about to do it
+            self._note(message, request, requested_at, UnavailableError("the node stopped meanwhile"))
+            raise
+        self._note(message, request, requested_at, refusal)
         if message.reply:
             await self._services.link.publish(message.reply, answer)
+
+    def _note(
+        self,
+        message: ServiceRequest,
+        request: Request | bytes,
+        requested_at: TimestampUs,
+        refusal: JetstreamError | None,
+    ) -> None:
+        """Put a change on the audit trail, unless the node that has sent it on does so; log a refusal."""
+        suffix, is_sent_on = self._suffix(message.subject)
+        change = requested_change(suffix, request)
+        # Nodes are in one account: what came out of another was sent on by none of them.
+        if change is not None and (not is_sent_on or client_of(message.headers) is not None):
+            operation, name = change
+            self._services.audit.note(
+                AuditEvent(
+                    operation=operation,
+                    name=name,
+                    time=requested_at,
+                    error=refusal,
+                    headers=message.headers,
+                )
+            )
+        elif refusal is not None:
+            _log.info("request refused request=%s error=%s", suffix, refusal)
 
     def _suffix(self, subject: str) -> tuple[str, bool]:
         """Return what is behind the prefix, and whether this node alone was asked: who checks has done so."""

@@ -10,6 +10,7 @@ from jetstream.node.groups.shards import GroupService
 from jetstream.node.maintenance.compactor import CompactionCounters
 from jetstream.node.maintenance.rewriter import RewriteCounters
 from jetstream.node.maintenance.scrubber import ScrubCounters
+from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.readers.server import SocketServer
 from jetstream.node.replicas.replica import StreamReplica
@@ -37,6 +38,7 @@ class Sources:
     cursors: CursorStore
     groups: GroupService
     doors: tuple[Door, ...]
+    audit: AuditTrail
     lines_dropped: Callable[[], int]
     """Of the log."""
 

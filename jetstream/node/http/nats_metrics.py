@@ -1,9 +1,9 @@
-"""The part of a node's numbers that is about its connections to NATS."""
+"""The part of a node's numbers that is about its connections to NATS, and what it publishes there itself."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_link
+from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_link, of_node
 from jetstream.node.nats.parser_seam import DropKind
 
 
@@ -45,5 +45,19 @@ NATS_METRICS: Final = (
         "match), reply (no answer can be published on it).",
         ("connection", "kind"),
         _dropped,
+    ),
+    Definition(
+        "jetstream_audit_records_total",
+        "Records of changes: stored (acked by the stream `__audit`), dropped (no room, as none was acked).",
+        ("outcome",),
+        lambda sources: [
+            (("stored",), sources.audit.counters.stored),
+            (("dropped",), sources.audit.counters.dropped),
+        ],
+    ),
+    of_node(
+        "jetstream_audit_records_waiting",
+        "Records of changes that this node has not stored yet.",
+        lambda sources: sources.audit.waiting,
     ),
 )

@@ -39,6 +39,7 @@ from jetstream.fetch.catch_up_scheduler import CATCH_UP_SHARE_DEFAULT
 from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
 from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers.dialling import Address
+from metadata.stream_config import Retention
 
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
 
@@ -215,6 +216,15 @@ class ApiConfig(_Section):
     tell one name from another, it must not."""
 
 
+class AuditConfig(_Section):
+    """The record of changes; the same on all nodes, as whichever leads the metadata log applies it."""
+
+    enabled: bool = False
+    """Whether changes are put on record in the internal stream ``__audit``; they are logged in any case."""
+    retention: Retention = Retention(age=timedelta(days=90), bytes=1024 * MIB)
+    """Of that stream."""
+
+
 class PeerTlsConfig(_Section):
     """TLS between nodes, in both directions: each shows its certificate to the other."""
 
@@ -323,6 +333,7 @@ class NodeConfig(BaseSettings):
     newest one."""
     api_prefix: str = "jetstream.api"
     api: ApiConfig = ApiConfig()
+    audit: AuditConfig = AuditConfig()
     verify: Literal["tail", "full"] = "tail"
     """How much of each log is verified at start: from the last checkpoint, or every byte."""
     checkpoint_interval: PositiveDuration = timedelta(seconds=1)

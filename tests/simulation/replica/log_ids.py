@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from envelope.types import LeaderEpoch, MonotonicNs, Offset, TimestampUs
-from jetstream.ingest.cursor_validator import validator_of
+from jetstream.ingest.internal_validators import validator_of
 from jetstream.ingest.publishers.dedupe import name_of
 from jetstream.ingest.sequencer import Sequencer
 from jetstream.log.format.batch import BatchFlags, UnsealedBatch, verified_batches

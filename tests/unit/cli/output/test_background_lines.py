@@ -97,3 +97,17 @@ def test_events_that_peers_cause_in_masses_are_counted_and_few_of_them_written()
     ]
     assert sum("another" in line for line in found) == 1
     assert sum("detail" in line for line in found) == 1500
+
+
+def test_events_of_which_none_may_be_left_out_are_all_written() -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
+    lines = BackgroundLines(writer)
+    log = LogHandler(lines, lambda: 0.0)
+    for number in range(3000):
+        record = logging.LogRecord("audit", logging.INFO, "", 0, "%s", (number,), None)
+        record.is_limited = number % 2 == 1
+        log.handle(record)
+    numbers = [int(line.split()[3]) for line in written(lines, writer, reader)]
+    assert [number for number in numbers if number % 2 == 0] == [*range(0, 3000, 2)]
+    assert sum(number % 2 for number in numbers) == 1000

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from envelope.errors import NotEnoughReplicas
-from envelope.internal_streams import CURSORS, INTERNAL_STREAMS, is_group_shard
+from envelope.internal_streams import AUDIT, CURSORS, INTERNAL_STREAMS, is_group_shard
 from envelope.limits import CURSOR_RECORD_BYTES_MAX, GROUP_NAMES_BYTES_MAX
 from envelope.types import AckPolicy, Compact, NodeId, StreamName, SyncMode
 from jetstream.node.api.internal_streams import internal_config
@@ -19,7 +19,8 @@ def test_an_internal_stream_forgets_nothing_that_was_acked(name: StreamName) -> 
     config = internal_config(name, "js.api", FIVE, FIVE)
     assert config.name == name
     assert (config.replicas, config.ack, config.sync) == (3, AckPolicy.ALL, SyncMode.ALWAYS)
-    assert (config.compact, config.retention) == (Compact.KEY, StreamConfig.model_fields["retention"].default)
+    compact = Compact.NONE if name == AUDIT else Compact.KEY
+    assert (config.compact, config.retention) == (compact, StreamConfig.model_fields["retention"].default)
     assert config == StreamConfig.model_validate(dict(config)), "what was set apart is valid, too"
 
 
@@ -32,6 +33,13 @@ def test_a_shard_has_room_for_a_whole_group_and_nobody_publishes_to_it() -> None
     assert config.dedupe_window == timedelta(0)
     plain = internal_config(cursors, "js.api", FIVE, FIVE)
     assert (plain.subject, plain.record_bytes_max) == ("js.api.cursors.plain.*.*", CURSOR_RECORD_BYTES_MAX)
+
+
+def test_the_audit_forgets_by_retention_alone_and_in_small_steps() -> None:
+    config = internal_config(AUDIT, "js.api", FIVE, FIVE)
+    assert config.subject == "js.api.audit.*.*"
+    assert config.segment_age == timedelta(days=7), "the last segment is never removed"
+    assert config.dedupe_window > timedelta(0), "a record is published until it is acked"
 
 
 @pytest.mark.parametrize(("known", "alive", "replicas"), [(1, 1, 1), (2, 2, 2), (5, 3, 3)])

@@ -1,10 +1,10 @@
-"""What the stream of cursors stores, and what it refuses before it appends anything."""
+"""What the streams of cursors and of the audit store, and what they refuse before they append anything."""
 
 import pytest
 
 from envelope.envelopes import encode_batch, encode_message
-from envelope.errors import InvalidCursor, InvalidHeader, RecordTooLarge, WrongLastSequence
-from envelope.internal_streams import CURSORS, cursor_subject
+from envelope.errors import InvalidCursor, InvalidHeader, RecordTooLarge, Unauthorized, WrongLastSequence
+from envelope.internal_streams import AUDIT, CURSORS, audit_subject, cursor_subject
 from tests.support.envelopes import arrow, binary
 from tests.support.ingest_machine import IngestHarness
 from tests.support.messages import Answer, PublishedMessage, message
@@ -128,3 +128,14 @@ def test_a_refusal_says_what_is_wrong() -> None:
     ):
         (answer,) = cursors().receive(published)
         assert reason in str(answer.body["error"])
+
+
+def test_the_audit_takes_what_comes_from_its_own_account_alone() -> None:
+    stream = IngestHarness(stream=AUDIT)
+    subject = audit_subject(PREFIX, "stream.delete")
+    imported = {"Nats_Msg_Id": "2", "Nats_Request_Info": '{"acc":"SHOP"}'}
+    assert refusal(stream.receive(message(b"{}", "r", subject, **imported))) == Unauthorized.ack_code
+    sealed = message(encode_message(b"{}"), "r", subject, Nats_Request_Info='{"acc":"SHOP"}')
+    assert refusal(stream.receive(sealed)) == Unauthorized.ack_code
+    stream.store(message(b"1", "r", subject, Nats_Msg_Id="1"), message(b"2", "r", subject))
+    assert stream.values == [b"1", b"2"]

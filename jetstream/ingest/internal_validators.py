@@ -1,4 +1,4 @@
-"""The validator of the stream of cursors: plain cursors, published by consumers themselves."""
+"""The validators of internal streams: of plain cursors, which consumers publish, and of the audit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,15 +6,16 @@ from typing import Final
 
 from consumer_groups.cursors import encode_place, plain_key, read_place
 from envelope.envelopes import Kind
-from envelope.errors import InvalidCursor, JetstreamError
-from envelope.headers import KEY
-from envelope.internal_streams import CURSORS
+from envelope.errors import InvalidCursor, JetstreamError, Unauthorized
+from envelope.headers import KEY, REQUEST_INFO
+from envelope.internal_streams import AUDIT, CURSORS
 from envelope.types import StreamName
 from jetstream.ingest.message_validator import Binds, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
 from metadata.stream_config import StreamConfig
 
 _GROUP_KEYS: Final = b"group/"
+_IMPORTED: Final = f"\r\n{REQUEST_INFO}:".encode()
 
 
 class CursorValidator(MessageValidator):
@@ -70,6 +71,24 @@ def _key_of(subject: bytes, message: InspectedMessage) -> bytes:
     return key
 
 
+class AuditValidator(MessageValidator):
+    """Reads messages on ``….audit.<operation>``: those of nodes, and of nobody in another account.
+
+    nats-server marks what comes out of another account by an import. NATS's permissions say who may publish
+    here in the nodes' own account.
+    """
+
+    def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
+        """See `MessageValidator.inspect`; what comes from another account is refused."""
+        message = super().inspect(messages, place)
+        if message.refusal is None and _IMPORTED in (messages.headers[place] or b""):
+            return replace(message, refusal=Unauthorized("only nodes put changes on record"))
+        return message
+
+
+_VALIDATORS: Final = {CURSORS: CursorValidator, AUDIT: AuditValidator}
+
+
 def validator_of(stream: StreamName, config: StreamConfig, binds: Binds) -> MessageValidator:
     """Return how ``stream`` reads its messages."""
-    return (CursorValidator if stream == CURSORS else MessageValidator)(stream, config, binds)
+    return _VALIDATORS.get(stream, MessageValidator)(stream, config, binds)
