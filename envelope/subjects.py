@@ -104,6 +104,17 @@ def is_within(pattern: str, wider: str) -> bool:
     return len(wide) == len(narrow)
 
 
+def covers(pattern: str, inner: str) -> bool:
+    """Return whether every subject that matches ``inner`` matches ``pattern``."""
+    outside, inside = pattern.split("."), inner.split(".")
+    for index, part in enumerate(outside):
+        if part == ">":
+            return len(inside) > index
+        if index >= len(inside) or inside[index] == ">" or part not in ("*", inside[index]):
+            return False
+    return len(outside) == len(inside)
+
+
 def _is_utf8(text: str) -> bool:
     try:
         text.encode()

@@ -25,6 +25,18 @@ LABEL_KEY_CHARS_MAX: Final = 63
 LABEL_VALUE_CHARS_MAX: Final = 1024
 
 NODES_MAX: Final = 1024
+
+NAMESPACES_MAX: Final = 4096
+"""Namespaces that have limits."""
+
+NAMESPACE_SUBJECTS_MAX: Final = 64
+"""Patterns of the subjects that the streams of one namespace may bind."""
+
+NAMESPACE_BYTES_MAX: Final = 1 << 62
+
+CREATIONS_PER_MINUTE_MAX: Final = 1_000_000
+"""A limit above that would limit nothing."""
+
 REMOVALS_MAX: Final = STREAMS_MAX
 """Deleted streams whose files some node has not yet removed."""
 

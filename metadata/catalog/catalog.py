@@ -27,6 +27,7 @@ from metadata.catalog.commands import (
     FinishReassignment,
     ForgetNode,
     LedCommand,
+    LimitNamespace,
     Reassignment,
     ReassignReplicas,
     RegisterNode,
@@ -36,6 +37,7 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.events import Events, StreamEvent
 from metadata.catalog.leadership import begin_stream, change_isr, change_leader, due_elections
+from metadata.catalog.namespaces import limit_namespace
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
@@ -43,6 +45,7 @@ from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stre
 from metadata.catalog.ticket_keys import rotate_ticket_key
 from metadata.catalog.tiers import advance_tier
 from metadata.catalog.txids import set_txid
+from metadata.namespaces import Namespaces
 from metadata.stream_config import partition_name
 from metadata.tickets import TicketKey
 
@@ -155,12 +158,17 @@ class Catalog:
             )
         )
 
+    @property
+    def namespaces(self) -> Namespaces:
+        """The limits of namespaces, and their use."""
+        return self._tables.namespaces
+
     def due_elections(self) -> tuple[ChangeLeader, ...]:
         """Return the commands that elect a leader wherever one is missing and one is possible."""
         return due_elections(self._tables)
 
     def audit(self) -> None:
-        """Assert K1 to K8, K10, K11 and K13 over everything; O(streams), for tests and simulation."""
+        """Assert K1 to K8 and K10 to K13 over everything; O(streams), for tests and simulation."""
         problems = self._tables.problems()
         assert not problems, "; ".join(problems)
 
@@ -182,9 +190,12 @@ def _decide(tables: Tables, command: Command) -> Events:
 
 
 def _decide_rarer(
-    tables: Tables, command: ConfirmRemoval | LedCommand | ForgetNode | RotateTicketKey | Reassignment
+    tables: Tables,
+    command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment | LimitNamespace | RotateTicketKey,
 ) -> Events:
     match command:
+        case LimitNamespace():
+            return limit_namespace(tables, command)
         case RotateTicketKey():
             return rotate_ticket_key(tables, command)
         case ForgetNode():

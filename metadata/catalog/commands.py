@@ -23,6 +23,7 @@ from envelope.types import (
     TimestampUs,
 )
 from metadata.catalog.tables import TierMark
+from metadata.namespaces import NamespaceLimits
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
 from metadata.tickets import TicketKey
@@ -244,10 +245,20 @@ class RotateTicketKey(_Exact):
     """Whether tickets of all earlier keys end at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class LimitNamespace(_Exact):
+    """Change what a namespace may have."""
+
+    namespace: str
+    """Empty: all streams."""
+    changes: NamespaceLimits
+    """Only the fields that were set; null takes a limit away."""
+
+
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
-Command = RegisterNode | ForgetNode | ConfirmRemoval | RotateTicketKey | StreamCommand
+Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand | LimitNamespace | RotateTicketKey
 
 _KINDS: Final[Mapping[str, type[Command]]] = {
     "register_node": RegisterNode,
@@ -265,6 +276,7 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "cancel_reassignment": CancelReassignment,
     "forget_node": ForgetNode,
     "rotate_ticket_key": RotateTicketKey,
+    "limit_namespace": LimitNamespace,
 }
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {
@@ -277,7 +289,7 @@ def encode_command(command: Command) -> bytes:
     kind = _KIND_OF[type(command)]
     # In a patch, absent and null differ. Everywhere else defaults are written out, so that a later
     # version with other defaults replays what was meant.
-    is_patch = isinstance(command, UpdateStream)
+    is_patch = isinstance(command, UpdateStream | LimitNamespace)
     body: dict[str, object] = _ADAPTERS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
     return canonical_json({"kind": kind, **body})
 

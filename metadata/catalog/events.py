@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation, NodeId, StreamName
 from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream
+from metadata.namespaces import NamespaceLimits
 from metadata.tickets import TicketKey
 
 
@@ -131,6 +132,14 @@ class TicketKeysChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceLimited:
+    """The limits of the namespace are in force; none of them limits anything if it has none any more."""
+
+    namespace: str
+    limits: NamespaceLimits
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRefused:
     """Nothing changed; a value, because being refused is an expected answer."""
 
@@ -162,6 +171,7 @@ Event = (
     | RemovalConfirmed
     | NodeForgotten
     | TicketKeysChanged
+    | NamespaceLimited
     | CommandRefused
 )
 Events = tuple[Event, ...]

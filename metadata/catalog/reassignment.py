@@ -26,6 +26,7 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.events import Events, ReplicasReassigned, refused
 from metadata.catalog.holders import HoldersPut, holders_refusal, put_holders, read_replicas_refusal
+from metadata.catalog.namespaces import beyond_limits, growth
 from metadata.catalog.streams import stream_in_life, unknown_stream
 from metadata.catalog.tables import Stream, Tables
 from metadata.limits import REPLICAS_MAX
@@ -67,7 +68,8 @@ def _begin(tables: Tables, stream: Stream, command: ReassignReplicas) -> Events:
         target=None if target == settled else target,
         read_replicas=read_replicas,
     )
-    return _put(tables, stream, after)
+    beyond = beyond_limits(tables.namespaces, growth(stream, after))
+    return beyond or _put(tables, stream, after)
 
 
 def _finish(tables: Tables, stream: Stream, command: FinishReassignment) -> Events:

@@ -22,8 +22,9 @@ from envelope.errors import CorruptDataError, JetstreamError
 from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
-from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of
+from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of, uses_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
+from metadata.namespaces import Namespace, Namespaces
 from metadata.tickets import TicketKey
 
 FORMAT_VERSION: Final = 9
@@ -31,7 +32,7 @@ READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
 no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
-knew no txids that operators set, format 8 no keys of tickets."""
+knew no txids that operators set, format 8 neither keys of tickets nor limits of namespaces."""
 
 MAGIC: Final = b"JSCS"
 
@@ -50,6 +51,7 @@ class _Body:
     removals: tuple[Removal, ...]
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
     ticket_keys: tuple[TicketKey, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -66,6 +68,7 @@ def encode(catalog: Catalog) -> bytes:
                 removals=catalog.removals(),
                 forgotten_epoch=catalog.forgotten_epoch,
                 ticket_keys=catalog.ticket_keys,
+                namespaces=catalog.namespaces.limited(),
             ),
             mode="json",
         )
@@ -112,12 +115,15 @@ def _catalog(body: _Body) -> Catalog:
         ticket_keys=body.ticket_keys,
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),
+        namespaces=Namespaces({row.name: row for row in body.namespaces}, uses_of(body.streams)),
     )
     problems = tables.problems()
     if len(tables.nodes) != len(body.nodes) or len(tables.streams) != len(body.streams):
         problems.append("a row is there twice")
     if len(tables.removals) != len(body.removals):
         problems.append("a removal is there twice")
+    if len(tables.namespaces.rows) != len(body.namespaces):
+        problems.append("a namespace is there twice")
     if body.forgotten_epoch < 0:
         problems.append(f"forgotten epoch {body.forgotten_epoch}")
     if body.applied < 0:

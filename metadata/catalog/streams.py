@@ -28,6 +28,7 @@ from metadata.catalog.events import (
     refused,
 )
 from metadata.catalog.holders import HoldersPut, put_holders, read_replicas_refusal, too_many_removals
+from metadata.catalog.namespaces import beyond_limits, count_creation, creation_beyond_rate, growth
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
 from metadata.stream_config import StreamConfig, partition_name, reserved_refusal
@@ -57,8 +58,14 @@ def create_stream(tables: Tables, command: CreateStream) -> Events:
         tier=command.tier,
         begun=command.begun,
     )
+    refusal = beyond_limits(tables.namespaces, growth(None, stream)) or creation_beyond_rate(
+        tables.namespaces, stream.name, stream.created
+    )
+    if refusal is not None:
+        return refusal
     count = _shared_by(tables, config)
     tables.put(stream)
+    count_creation(tables.namespaces, stream.name, stream.created)
     return (StreamCreated(stream), *_partitions_changed(tables, config, count))
 
 
@@ -203,13 +210,16 @@ def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config:
     chosen = command.read_replicas
     read_replicas = stream.read_replicas if chosen is None else chosen
     updated = replace(stream, config=config, read_replicas=read_replicas, unsynced=_unsynced(stream, config))
+    beyond = beyond_limits(tables.namespaces, growth(stream, updated))
     if set(read_replicas) == set(stream.read_replicas):
-        refusal = _miscounted(config, read_replicas)
+        refusal = _miscounted(config, read_replicas) or beyond
         if refusal is None:
             tables.put(updated)
         return refusal or (StreamUpdated(updated, before=stream),)
-    refusal = _miscounted(config, read_replicas) or read_replicas_refusal(
-        tables, stream.incarnation, read_replicas, stream.replicas
+    refusal = (
+        _miscounted(config, read_replicas)
+        or read_replicas_refusal(tables, stream.incarnation, read_replicas, stream.replicas)
+        or beyond
     )
     if refusal is not None:
         return refusal

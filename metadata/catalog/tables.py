@@ -17,6 +17,8 @@ Invariants:
     K8: a removal waits for at least one registered node.
     K10: a tier's mark begins at or below its end, and has a version of at least 1.
     K11: no stream has the name of a partitioned one, and the partitions of one are partitioned alike.
+    K12: the use of namespaces that is kept is that of the streams, and where the bytes of one are limited,
+        every stream in it has `retention.bytes`.
     K13: at most two keys sign tickets, with different ids, each with as many bytes as it needs.
 """
 
@@ -39,6 +41,7 @@ from envelope.types import (
 )
 from metadata.catalog.partitions import PartitionSets
 from metadata.limits import REMOVALS_MAX
+from metadata.namespaces import Namespaces, NamespaceUses, namespaces_of, reserved_bytes
 from metadata.stream_config import StreamConfig
 from metadata.tickets import SECRET_BYTES, TicketKey
 
@@ -173,6 +176,11 @@ class Stream:
         """All nodes that have files of the stream: replicas, then read replicas."""
         return self.replicas + self.read_replicas
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that it takes of its namespaces; while it is moved, the more of before and after."""
+        return reserved_bytes(self.config, max(self.config.replicas, len(self.target or ())))
+
     def is_lost_by(self, node: NodeId) -> bool:
         """Return whether a node in the ISR has lost its log, so that none is to be begun there."""
         return node in self.blank and node in self.isr_nodes
@@ -231,12 +239,14 @@ class Tables:
     """Of live streams; derived, for K2."""
     partitions: PartitionSets = field(default_factory=PartitionSets)
     """Of partitioned streams; derived."""
+    namespaces: Namespaces = field(default_factory=Namespaces)
 
     def put(self, stream: Stream) -> None:
         """Store a new or changed stream under its name."""
         name, before = stream.name, self.streams.get(stream.name)
         if before is None:
             assert stream.incarnation not in self.incarnations, f"K2: {stream.incarnation} of {name} is live"
+            self.namespaces.uses.count(name, 1, stream.reserved_bytes)
         else:
             assert stream.incarnation == before.incarnation, f"K2: {before} is replaced by {stream}"
             epoch, version = before.leader_epoch, before.isr_version
@@ -244,6 +254,8 @@ class Tables:
             assert stream.isr_version >= version, f"K6: {name} goes back from isr_version {version}"
             is_reign = stream.leader in (before.leader, None) or stream.leader_epoch > epoch
             assert is_reign, f"K6: {before.leader} and {stream.leader} lead {name} at {epoch}"
+            if stream.reserved_bytes != before.reserved_bytes:
+                self.namespaces.uses.count(name, 0, stream.reserved_bytes - before.reserved_bytes)
         self.streams[stream.name] = stream
         self.incarnations.add(stream.incarnation)
         self.partitions.add(stream.config)
@@ -253,6 +265,7 @@ class Tables:
         del self.streams[stream.name]
         self.incarnations.remove(stream.incarnation)
         self.partitions.remove(stream.config)
+        self.namespaces.uses.count(stream.name, -1, -stream.reserved_bytes)
 
     def strike_off(self, removal: Removal, node_id: NodeId) -> None:
         """Strike a node off a removal; the last one ends it."""
@@ -290,6 +303,7 @@ class Tables:
             *self._removal_problems(),
             *self._partition_problems(),
             *self._ticket_key_problems(),
+            *self._namespace_problems(),
         ]
 
     def problems_of(self, name: StreamName) -> list[str]:
@@ -361,6 +375,14 @@ class Tables:
         if self.partitions != partitions_of(self.streams.values()):
             yield "K11: the sets of partitions differ from the streams"
 
+    def _namespace_problems(self) -> Iterator[str]:
+        if self.namespaces.uses != uses_of(self.streams.values()):
+            yield "K12: the use of namespaces differs from the streams"
+        limited = {name for name, row in self.namespaces.rows.items() if row.limits.bytes is not None}
+        for name, stream in self.streams.items():
+            if stream.config.retention.bytes is None and not limited.isdisjoint(namespaces_of(name)):
+                yield f"K12: {name} keeps any number of bytes"
+
     def _removal_problems(self) -> Iterator[str]:
         for incarnation, removal in self.removals.items():
             if removal.incarnation != incarnation:
@@ -386,3 +408,11 @@ def partitions_of(streams: Iterable[Stream]) -> PartitionSets:
     for stream in streams:
         sets.add(stream.config)
     return sets
+
+
+def uses_of(streams: Iterable[Stream]) -> NamespaceUses:
+    """Return what these streams use of their namespaces."""
+    uses = NamespaceUses()
+    for stream in streams:
+        uses.count(stream.name, 1, stream.reserved_bytes)
+    return uses

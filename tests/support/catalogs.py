@@ -27,6 +27,7 @@ from metadata.catalog.commands import (
     DeleteStream,
     FinishReassignment,
     ForgetNode,
+    LimitNamespace,
     NodeAtEpoch,
     ReassignReplicas,
     RegisterNode,
@@ -34,7 +35,8 @@ from metadata.catalog.commands import (
     UpdateStream,
 )
 from metadata.catalog.events import CommandRefused, Events
-from metadata.stream_config import StreamConfig
+from metadata.namespaces import NamespaceLimits
+from metadata.stream_config import Retention, StreamConfig
 from metadata.stream_patch import StreamPatch
 from metadata.tickets import TicketKey
 
@@ -108,6 +110,11 @@ def update(name: str = "orders", /, **changes: object) -> UpdateStream:
     return UpdateStream(stream=StreamName(name), patch=StreamPatch.model_validate(changes))
 
 
+def limit_namespace(namespace: str, /, **changes: object) -> LimitNamespace:
+    """A change of the named limits."""
+    return LimitNamespace(namespace, NamespaceLimits.model_validate(changes))
+
+
 def catalog_of(*commands: Command) -> Catalog:
     """A catalogue that took ``commands`` and refused none of them."""
     catalog = Catalog()
@@ -137,8 +144,19 @@ _lives = st.sampled_from([f"life-{number}" for number in range(6)]).map(Incarnat
 _small = st.integers(min_value=0, max_value=4)
 _read_replicas = st.lists(_node_ids, max_size=2).map(tuple)
 
+_retained = st.sampled_from((None, None, 1 << 16, 1 << 20))
+limits = st.fixed_dictionaries(
+    {},
+    optional={
+        "streams": st.sampled_from((None, 0, 1, 2)),
+        "bytes": st.sampled_from((None, 0, 1 << 23, 1 << 30)),
+        "creations_per_minute": st.sampled_from((None, 1, 2)),
+        "subjects": st.sampled_from((None, ["a.>"], ["a.*", "b"])),
+    },
+)
+
 configs = st.builds(
-    lambda name, subject, replicas, read, ack, window, labels: StreamConfig(
+    lambda name, subject, replicas, read, ack, window, labels, retained: StreamConfig(
         name=name,
         subject=subject,
         replicas=replicas,
@@ -146,6 +164,7 @@ configs = st.builds(
         ack=ack,
         dedupe_window=window,
         labels=labels,
+        retention=Retention(bytes=retained),
     ),
     name=_names,
     subject=st.sampled_from(("a.>", "a.*", "b", ">", "_INBOX.>", "jetstream.api.>")),
@@ -154,6 +173,7 @@ configs = st.builds(
     ack=st.sampled_from(AckPolicy),
     window=st.sampled_from((timedelta(0), timedelta(seconds=1), timedelta(minutes=2))),
     labels=st.dictionaries(st.sampled_from(("x", "y", "z")), st.sampled_from(("1", "2")), max_size=3),
+    retained=_retained,
 )
 
 patches = st.fixed_dictionaries(
@@ -165,7 +185,9 @@ patches = st.fixed_dictionaries(
         "read_replicas": st.sampled_from((None, 0, 1, 2)),
         "sync": st.sampled_from(("always", "os")),
         "ack": st.sampled_from((None, "all", "none")),
-        "retention": st.sampled_from((None, {}, {"age": "P1D"}, {"age": None, "messages": 5})),
+        "retention": st.sampled_from(
+            (None, {}, {"age": "P1D"}, {"age": None, "messages": 5}, {"bytes": 1 << 20})
+        ),
         "labels": st.sampled_from((None, {}, {"x": "3"}, {"x": None})),
     },
 ).map(StreamPatch.model_validate)
@@ -181,7 +203,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         CreateStream,
         config=configs,
         incarnation=_lives,
-        created=st.just(CREATED),
+        created=st.integers(-5, 5).map(lambda step: TimestampUs(CREATED + 20_000_000 * step)),
         replicas=st.lists(_node_ids, min_size=1, max_size=3).map(tuple),
         leader=_node_ids,
         read_replicas=_read_replicas,
@@ -234,5 +256,10 @@ commands: st.SearchStrategy[Command] = st.one_of(
         key=st.sampled_from("abc").map(lambda word: TicketKey(word, 32 * f"{ord(word):x}", TimestampUs(1))),
         expected=st.none() | st.sampled_from("abc"),
         revoke=st.booleans(),
+    ),
+    st.builds(
+        LimitNamespace,
+        namespace=st.sampled_from(("", "a", "a/b", "orders")),
+        changes=limits.map(NamespaceLimits.model_validate),
     ),
 )

@@ -15,6 +15,7 @@ GIVEN_BY_NATS = {
     "stream_exists": 10058,
     "stream_not_found": 10059,
     "stream_read_only": 10109,
+    "retention_bytes_required": 10113,
     "wrong_expected_stream": 10060,
     "wrong_last_msg_id": 10070,
     "wrong_last_sequence": 10071,
@@ -76,6 +77,9 @@ GIVEN_BY_US = {
     "forbidden": 60058,
     "invalid_ticket": 60059,
     "txid_too_far": 60056,
+    "namespace_limit_reached": 60075,
+    "subject_not_allowed": 60076,
+    "creations_too_fast": 60077,
 }
 
 

@@ -20,7 +20,16 @@ from metadata.catalog.commands import (
 from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
 from metadata.catalog.tables import UncleanElection
 from metadata.stream_config import StreamConfig
-from tests.support.catalogs import CREATED, apply, catalog_of, create, partition, register, update
+from tests.support.catalogs import (
+    CREATED,
+    apply,
+    catalog_of,
+    create,
+    limit_namespace,
+    partition,
+    register,
+    update,
+)
 
 INDEX = LogIndex(7)
 
@@ -103,14 +112,17 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_rows_or_labels_came() 
     assert snapshot.encode(one) == snapshot.encode(other)
 
 
+SHOP = {"streams": 3, "bytes": None, "creations_per_minute": None, "subjects": ["shop.>"]}
+
+
 def test_the_format_of_a_snapshot_is_pinned() -> None:
     """Format 9: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
-    data = snapshot.encode(catalog_of(at_home, create("a", "l1")))
+    data = snapshot.encode(catalog_of(at_home, create("a", "l1"), limit_namespace("shop", **SHOP)))
     assert data[:8] == b"JSCS\x09\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
-        "applied": 2,
+        "applied": 3,
         "nodes": [
             {
                 "node_id": "n1",
@@ -161,10 +173,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "leader_epoch": 1,
                 "isr": [{"node_id": "n1", "directory": "disk-of-n1"}],
                 "isr_version": 1,
-                "departed": [],
-                "read_replicas": [],
-                "blank": [],
-                "unsynced": [],
+                **{key: [] for key in ("departed", "read_replicas", "blank", "unsynced")},
                 **dict.fromkeys(("target", "last_unclean", "tier", "txid_set")),
                 "begun": True,
             }
@@ -172,6 +181,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
         "removals": [],
         "forgotten_epoch": 0,
         "ticket_keys": [],
+        "namespaces": [{"name": "shop", "limits": SHOP, "paid_until": 0}],
     }
 
 
@@ -258,6 +268,23 @@ def test_in_format_7_no_txid_was_set() -> None:
     row = body["streams"][0]
     assert row.pop("txid_set") is row["config"].pop("txid_max_step") is None
     assert snapshot.decode(resealed(body, version=7)).streams() == catalog.streams()
+
+
+def test_in_format_8_no_namespace_had_limits() -> None:
+    catalog = catalog_of(register(), create("shop/a", "l1"))
+    body = json.loads(snapshot.encode(catalog)[snapshot.HEADER_BYTES :])
+    assert body.pop("namespaces") == []
+    restored = snapshot.decode(resealed(body, version=8))
+    assert restored.namespaces == catalog.namespaces
+    assert restored.namespaces.uses.of("shop").streams == 1
+
+
+def test_a_stored_change_of_limits_knows_null_from_absent() -> None:
+    stored = encode_command(limit_namespace("shop", streams=None, subjects=["a.>"]))
+    assert stored == (
+        b'{"changes":{"streams":null,"subjects":["a.>"]},"kind":"limit_namespace","namespace":"shop"}'
+    )
+    assert encode_command(decode_command(stored, INDEX)) == stored
 
 
 def test_entries_of_before_streams_began_are_of_streams_that_have() -> None:
@@ -351,6 +378,8 @@ def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
         ),
         (lambda body: body["removals"].append({"name": "x", "incarnation": "l9", "pending": []}), "K8"),
         (lambda body: body["streams"][0]["config"].update(partitions=2, partition_by="key"), "K11"),
+        (lambda body: body["namespaces"].append({"name": "", "limits": {"bytes": 1}}), "K12"),
+        (lambda body: body["namespaces"].extend([{"name": "s", "limits": {"streams": 1}}] * 2), "twice"),
         (lambda body: body.update(applied=-1), "applied"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),
