@@ -77,8 +77,8 @@ class Namespace:
     paid_until: TimestampUs = NEVER
     """Where the rate of creations is limited: when the last of those so far has had its share of a minute."""
 
-    def paid_after(self, created: TimestampUs) -> TimestampUs:
-        """Return `paid_until` after one more creation; it is refused if that is over a minute later.
+    def paid_after(self, created: TimestampUs, creations: int = 1) -> TimestampUs:
+        """Return `paid_until` after so many more creations; they are refused if that is over a minute later.
 
         So as many as are allowed in a minute may come at once, and then one each share of it. A clock that
         has gone back by minutes, another node's say, begins the count anew: it locks nobody out.
@@ -89,13 +89,17 @@ class Namespace:
         assert rate is not None, "only a limited rate is counted"
         is_counted = created < self.paid_until <= created + 2 * _MINUTE_US
         share_us = -(-_MINUTE_US // rate)
-        return TimestampUs((self.paid_until if is_counted else created) + share_us)
+        return TimestampUs((self.paid_until if is_counted else created) + creations * share_us)
 
-    def wait_us(self, created: TimestampUs) -> int:
-        """Return how long after ``created`` a creation is allowed; 0: it is."""
-        if self.limits.creations_per_minute is None:
+    def wait_us(self, created: TimestampUs, creations: int = 1) -> int:
+        """Return how long after ``created`` so many creations are allowed at once; 0: they are.
+
+        Of more than a minute allows, as many as it does.
+        """
+        rate = self.limits.creations_per_minute
+        if rate is None:
             return 0
-        return max(0, self.paid_after(created) - _MINUTE_US - created)
+        return max(0, self.paid_after(created, min(creations, rate)) - _MINUTE_US - created)
 
 
 def namespaces_of(stream: str) -> tuple[str, ...]:
@@ -160,7 +164,7 @@ class NamespaceUses:
 
 
 @dataclass(slots=True)
-class Namespaces:
+class NamespaceTable:
     """The limits and the use of all namespaces; changed by `metadata.catalog` only."""
 
     rows: dict[str, Namespace] = field(default_factory=dict)

@@ -11,7 +11,11 @@ from envelope.errors import InvalidConfig, StreamExists
 from envelope.partition_errors import StreamIsPartition, StreamIsPartitioned
 from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
+from metadata.catalog.commands import CreateStream
+from metadata.catalog.events import CommandRefused
+from metadata.catalog.namespaces import Growth, beyond_limits, creation_beyond_rate
 from metadata.catalog.tables import Stream
+from metadata.namespaces import reserved_bytes
 from metadata.stream_config import StreamConfig, partition_name
 from metadata.stream_patch import StreamPatch
 
@@ -84,6 +88,25 @@ def partitions_to_add(whole: StreamConfig, catalog: Catalog) -> list[StreamConfi
         if catalog.stream(name) is not None or catalog.partition_rows(name):
             raise StreamExists(f"stream {name!r} exists and is no partition of {whole.name!r}", stream=name)
     return [partition_config(whole, number, whole.partitions) for number in numbers]
+
+
+def refuse_beyond_limits(creations: Sequence[CreateStream], catalog: Catalog) -> None:
+    """Raise the refusal of partitions of one stream that all together are more than a namespace may have.
+
+    Each of them is held to the limits when it is created; but then some would be there, and others not.
+
+    Raises:
+        JetstreamError: as one of the creations would be refused.
+    """
+    if not creations:
+        return
+    first, count = creations[0], len(creations)
+    reserved = sum(reserved_bytes(creation.config, creation.config.replicas) for creation in creations)
+    refusal = beyond_limits(
+        catalog.namespaces, Growth(config=first.config, streams=count, bytes=reserved, binds=True)
+    ) or creation_beyond_rate(catalog.namespaces, first.config.name, first.created, count)
+    if refusal is not None and isinstance(refusal[0], CommandRefused):
+        raise refusal[0].exception()
 
 
 def updated_partitions(patch: StreamPatch, whole: StreamConfig) -> int:

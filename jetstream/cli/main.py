@@ -56,6 +56,15 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
             "restore": "tiers:restore",
         },
     ),
+    "namespace": _group(
+        "namespace",
+        "Limit what a namespace's streams may be, and look at what they use.",
+        {
+            "limit": "namespaces:limit",
+            "info": "namespaces:info",
+            "ls": "namespaces:list_namespaces",
+        },
+    ),
     "cursor": _group(
         "cursor",
         "Look at consumers' cursors, set and delete them.",

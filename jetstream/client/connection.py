@@ -12,6 +12,7 @@ from envelope.errors import RequestError
 from jetstream.client.admin.cursors import Cursors, place_of
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.groups import Groups
+from jetstream.client.admin.namespaces import Namespaces
 from jetstream.client.admin.stream_ranges import PATIENCE_S_DEFAULT, ranges_of
 from jetstream.client.admin.streams import Streams
 from jetstream.client.consume.consumer import Consumer
@@ -103,6 +104,11 @@ class JetstreamClient(PublishingClient):
     def streams(self) -> Streams:
         """The streams of the cluster."""
         return Streams(self.requests)
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """The limits of namespaces."""
+        return Namespaces(self.requests)
 
     @property
     def cursors(self) -> Cursors:

@@ -4,8 +4,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from envelope.errors import InvalidConfig, RequestError, UnknownStream
-from envelope.internal_streams import is_group_shard
+from envelope.errors import InvalidConfig, InvalidName, RequestError, UnknownStream
+from envelope.internal_streams import INTERNAL_NAME_PREFIX, is_group_shard, is_internal
 from envelope.limits import (
     CURSOR_INCARNATION_CHARS_MAX,
     CURSOR_METADATA_BYTES_MAX,
@@ -13,6 +13,7 @@ from envelope.limits import (
 )
 from envelope.subjects import validated_pattern, validated_stream_name, validated_subject
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
+from metadata.namespaces import EVERYWHERE, NamespaceLimits
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
 
@@ -31,6 +32,22 @@ def _validated_shard(name: str) -> str:
     if not is_group_shard(name):
         raise UnknownStream(f"shard: {name[:64]!r} has no consumer groups: '__cursors/0' and the like have")
     return name
+
+
+def _validated_namespace(name: str) -> str:
+    """Return ``name``.
+
+    Raises:
+        InvalidName: it is outside the grammar of stream names, or the system's own.
+    """
+    if is_internal(name):
+        raise InvalidName(
+            f"name: {name[:64]!r} begins with {INTERNAL_NAME_PREFIX!r}: no limits are set there"
+        )
+    return validated_stream_name(name)
+
+
+NamespaceName = Annotated[Name, AfterValidator(_validated_namespace)]
 
 
 class _Request(BaseModel):
@@ -186,6 +203,42 @@ class RemoveNodeRequest(_Request):
     node: NodeName
 
 
+class LimitNamespaceRequest(NamespaceLimits):
+    """Limit what a namespace may have: absent fields stay as they are, null takes a limit away."""
+
+    name: NamespaceName | None = Field(default=None, description="null: all streams of the cluster")
+
+    @property
+    def namespace(self) -> str:
+        """The namespace, as the catalogue calls it."""
+        return EVERYWHERE if self.name is None else self.name
+
+    @property
+    def changes(self) -> NamespaceLimits:
+        """The changes alone."""
+        changed = self.model_fields_set - {"name"}
+        return NamespaceLimits.model_validate({name: getattr(self, name) for name in changed})
+
+
+class NamespaceInfoRequest(_Request):
+    """Ask for the limits and the use of a namespace; it need not have any."""
+
+    name: NamespaceName | None = Field(default=None, description="null: all streams of the cluster")
+
+
+class ListNamespacesRequest(_Request):
+    """List the namespaces that have streams or limits by name, in pages; the first is that of all streams."""
+
+    prefix: str | None = Field(default=None, description="only names that begin so, e.g. a namespace 'a/'")
+    limited: Annotated[bool, Strict()] = Field(default=False, description="only those that have limits")
+    offset: Count = Field(default=0, description="namespaces to skip, in the order of names")
+    limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_DEFAULT
+
+
+NamespaceRequest = LimitNamespaceRequest | NamespaceInfoRequest | ListNamespacesRequest
+"""Answered by the leader of the metadata log, whose catalogue is the newest."""
+
+
 class GetCursorRequest(_Request):
     """Ask where a consumer reads on in a stream."""
 
@@ -323,6 +376,7 @@ Request = (
     | DrainNodeRequest
     | RebalanceRequest
     | RemoveNodeRequest
+    | NamespaceRequest
     | CursorQuestion
     | GroupRequest
     | TicketRequest
@@ -353,6 +407,9 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.elect": ElectLeaderRequest,
     "read": ReadTicketRequest,
     "group.join": GroupTicketRequest,
+    "namespace.limit": LimitNamespaceRequest,
+    "namespace.info": NamespaceInfoRequest,
+    "namespace.list": ListNamespacesRequest,
     "group.coordinator": FindCoordinatorRequest,
     "cursor.get": GetCursorRequest,
     "cursor.list": ListCursorsRequest,

@@ -17,6 +17,7 @@ from metadata.api.group_responses import (
     ListGroupsResponse,
     ResetGroupResponse,
 )
+from metadata.api.namespace_responses import ListNamespacesResponse, NamespaceInfo
 from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.api.response_base import ApiResponse, fitting_page
@@ -427,6 +428,8 @@ Response = (
     | RemoveNodeResponse
     | TicketResponse
     | RotateKeyResponse
+    | NamespaceInfo
+    | ListNamespacesResponse
 )
 """`CreateStreamResponse` and `UpdateStreamResponse` are `StreamInfo`."""
 
@@ -445,6 +448,9 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.elect": ElectLeaderResponse,
     "read": TicketResponse,
     "group.join": TicketResponse,
+    "namespace.limit": NamespaceInfo,
+    "namespace.info": NamespaceInfo,
+    "namespace.list": ListNamespacesResponse,
     "group.coordinator": CoordinatorInfo,
     "cursor.get": CursorInfo,
     "cursor.list": ListCursorsResponse,

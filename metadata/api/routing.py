@@ -19,8 +19,11 @@ from metadata.api.requests import (
     FindCoordinatorRequest,
     GetCursorRequest,
     GroupRequest,
+    LimitNamespaceRequest,
     ListCursorsRequest,
     ListGroupsRequest,
+    ListNamespacesRequest,
+    NamespaceInfoRequest,
     ReassignStreamRequest,
     RebalanceRequest,
     Request,
@@ -76,6 +79,9 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | RebalanceRequest()
             | RestoreStreamRequest()
             | ElectLeaderRequest()
+            | LimitNamespaceRequest()
+            | NamespaceInfoRequest()
+            | ListNamespacesRequest()
         ):
             return metadata_leader
         case _:

@@ -103,7 +103,10 @@ def with_name(
     if operation == READ:
         return _with_reading(name, body)
     if name is None:
-        if (is_required or operation in TICKETS) and REQUESTS[operation].model_fields[field].is_required():
+        is_of_one = REQUESTS[operation].model_fields[field].is_required() or (
+            body.get(field) is not None and not operation.endswith(".list")
+        )
+        if (is_required or operation in TICKETS) and is_of_one:
             raise RequestError(f"{field}: must be in the subject, as in {operation}.NAME", field=field)
         return dict(body)
     said = body.get(field)

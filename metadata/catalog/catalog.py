@@ -45,7 +45,7 @@ from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stre
 from metadata.catalog.ticket_keys import rotate_ticket_key
 from metadata.catalog.tiers import advance_tier
 from metadata.catalog.txids import set_txid
-from metadata.namespaces import Namespaces
+from metadata.namespaces import NamespaceTable
 from metadata.stream_config import partition_name
 from metadata.tickets import TicketKey
 
@@ -159,7 +159,7 @@ class Catalog:
         )
 
     @property
-    def namespaces(self) -> Namespaces:
+    def namespaces(self) -> NamespaceTable:
         """The limits of namespaces, and their use."""
         return self._tables.namespaces
 

@@ -19,7 +19,7 @@ from metadata.catalog.commands import LimitNamespace
 from metadata.catalog.events import Events, NamespaceLimited, refused
 from metadata.catalog.tables import Stream, Tables
 from metadata.limits import NAMESPACES_MAX
-from metadata.namespaces import NEVER, Namespace, Namespaces, is_in
+from metadata.namespaces import NEVER, Namespace, NamespaceTable, is_in
 from metadata.stream_config import StreamConfig
 
 
@@ -85,7 +85,7 @@ def growth(before: Stream | None, after: Stream) -> Growth:
     )
 
 
-def beyond_limits(namespaces: Namespaces, grown: Growth) -> Events | None:
+def beyond_limits(namespaces: NamespaceTable, grown: Growth) -> Events | None:
     """Return why a namespace cannot take so much more, None if all of them can; O(their number)."""
     for row in namespaces.limiting(grown.config.name):
         refusal = _refusal_of(row, namespaces, grown)
@@ -94,7 +94,7 @@ def beyond_limits(namespaces: Namespaces, grown: Growth) -> Events | None:
     return None
 
 
-def _refusal_of(row: Namespace, namespaces: Namespaces, grown: Growth) -> Events | None:
+def _refusal_of(row: Namespace, namespaces: NamespaceTable, grown: Growth) -> Events | None:
     limits, use, config = row.limits, namespaces.uses.of(row.name), grown.config
     if grown.binds and not limits.allows_subject(config.subject):
         return refused(
@@ -135,9 +135,11 @@ def _called(row: Namespace) -> str:
     return f"namespace {row.name!r}" if row.name else "the cluster"
 
 
-def creation_beyond_rate(namespaces: Namespaces, stream: str, created: TimestampUs) -> Events | None:
-    """Return why no stream may be created at that time, None if one may; by the time of the command."""
-    waits = [(row.wait_us(created), row) for row in namespaces.limiting(stream)]
+def creation_beyond_rate(
+    namespaces: NamespaceTable, stream: str, created: TimestampUs, creations: int = 1
+) -> Events | None:
+    """Return why so many streams may not be created at that time of a command, None if they may."""
+    waits = [(row.wait_us(created, creations), row) for row in namespaces.limiting(stream)]
     wait_us, row = max(waits, key=lambda wait: wait[0], default=(0, None))
     if row is None or wait_us == 0:
         return None
@@ -151,7 +153,7 @@ def creation_beyond_rate(namespaces: Namespaces, stream: str, created: Timestamp
     )
 
 
-def count_creation(namespaces: Namespaces, stream: str, created: TimestampUs) -> None:
+def count_creation(namespaces: NamespaceTable, stream: str, created: TimestampUs) -> None:
     """Count a stream that was created where the rate is limited."""
     for row in namespaces.limiting(stream):
         if row.limits.creations_per_minute is not None:

@@ -24,7 +24,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of, uses_of
 from metadata.limits import SNAPSHOT_BYTES_MAX
-from metadata.namespaces import Namespace, Namespaces
+from metadata.namespaces import Namespace, NamespaceTable
 from metadata.tickets import TicketKey
 
 FORMAT_VERSION: Final = 9
@@ -115,7 +115,7 @@ def _catalog(body: _Body) -> Catalog:
         ticket_keys=body.ticket_keys,
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),
-        namespaces=Namespaces({row.name: row for row in body.namespaces}, uses_of(body.streams)),
+        namespaces=NamespaceTable({row.name: row for row in body.namespaces}, uses_of(body.streams)),
     )
     problems = tables.problems()
     if len(tables.nodes) != len(body.nodes) or len(tables.streams) != len(body.streams):

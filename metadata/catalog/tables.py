@@ -41,7 +41,7 @@ from envelope.types import (
 )
 from metadata.catalog.partitions import PartitionSets
 from metadata.limits import REMOVALS_MAX
-from metadata.namespaces import Namespaces, NamespaceUses, namespaces_of, reserved_bytes
+from metadata.namespaces import NamespaceTable, NamespaceUses, namespaces_of, reserved_bytes
 from metadata.stream_config import StreamConfig
 from metadata.tickets import SECRET_BYTES, TicketKey
 
@@ -239,7 +239,7 @@ class Tables:
     """Of live streams; derived, for K2."""
     partitions: PartitionSets = field(default_factory=PartitionSets)
     """Of partitioned streams; derived."""
-    namespaces: Namespaces = field(default_factory=Namespaces)
+    namespaces: NamespaceTable = field(default_factory=NamespaceTable)
 
     def put(self, stream: Stream) -> None:
         """Store a new or changed stream under its name."""

@@ -21,6 +21,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.group_errors import UnknownGroup
+from envelope.namespace_errors import CreationsTooFast
 
 
 class ExitCode(IntEnum):
@@ -49,8 +50,8 @@ EXPECTED_ERRORS: Final = (JetstreamError, nats.errors.Error, OSError)
 _CODES: Final[tuple[tuple[ExitCode, tuple[type[Exception], ...]], ...]] = (
     (ExitCode.NOT_FOUND, (UnknownStream, UnknownGroup, UnknownNode, FileNotFoundError, NotADirectoryError)),
     (ExitCode.DATA_DAMAGE, (CorruptDataError,)),
-    # These three refusals of the moment are definite: nothing was stored.
-    (ExitCode.REFUSED, (RequestError, Fenced, Overloaded, DiskFull, StreamOffline)),
+    # These four refusals of the moment are definite: nothing was done.
+    (ExitCode.REFUSED, (RequestError, Fenced, Overloaded, DiskFull, StreamOffline, CreationsTooFast)),
     (ExitCode.REFUSED, (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError)),
     (ExitCode.UNREACHABLE, (UnavailableError, ConnectionError, TimeoutError)),
     (ExitCode.UNREACHABLE, (nats.errors.NoServersError, nats.errors.NoRespondersError)),

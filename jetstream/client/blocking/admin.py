@@ -2,6 +2,7 @@
 
 from jetstream.client.admin.cursors import Cursors
 from jetstream.client.admin.groups import Groups
+from jetstream.client.admin.namespaces import Namespaces
 from jetstream.client.admin.streams import Streams
 from jetstream.client.blocking.facade import Facade, awaited
 
@@ -20,6 +21,14 @@ class BlockingStreams(Facade[Streams]):
     truncate = awaited(Streams.truncate)
     set_txid = awaited(Streams.set_txid)
     reset_time = awaited(Streams.reset_time)
+
+
+class BlockingNamespaces(Facade[Namespaces]):
+    """The limits of namespaces; every method is that of `Namespaces`, awaited."""
+
+    limit = awaited(Namespaces.limit)
+    info = awaited(Namespaces.info)
+    list = awaited(Namespaces.list)
 
 
 class BlockingCursors(Facade[Cursors]):

@@ -17,7 +17,12 @@ import pyarrow as pa
 from envelope.errors import ConnectionLost, JetstreamError, RequestError
 from envelope.limits import MIB
 from envelope.types import LeaderEpoch, Offset
-from jetstream.client.blocking.admin import BlockingCursors, BlockingGroups, BlockingStreams
+from jetstream.client.blocking.admin import (
+    BlockingCursors,
+    BlockingGroups,
+    BlockingNamespaces,
+    BlockingStreams,
+)
 from jetstream.client.blocking.consumer import BlockingConsumer, relayed_options
 from jetstream.client.blocking.facade import Facade, awaited
 from jetstream.client.blocking.loop_thread import CallRelay, LoopThread, ProgressRelay
@@ -202,6 +207,11 @@ class BlockingClient(Facade[JetstreamClient]):
     def streams(self) -> BlockingStreams:
         """The streams of the cluster."""
         return BlockingStreams(self._thread, self._target.streams)
+
+    @property
+    def namespaces(self) -> BlockingNamespaces:
+        """The limits of namespaces."""
+        return BlockingNamespaces(self._thread, self._target.namespaces)
 
     @property
     def cursors(self) -> BlockingCursors:

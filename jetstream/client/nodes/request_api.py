@@ -23,6 +23,7 @@ from jetstream.client.nodes.denials import Denial
 from jetstream.client.nodes.nats_seam import RunParser, is_cancelled, no_lost_cancellation
 from jetstream.client.nodes.socket_access import Address
 from metadata.api.group_responses import ListGroupsResponse
+from metadata.api.namespace_responses import ListNamespacesResponse
 from metadata.api.responses import (
     ClusterInfo,
     ListCursorsResponse,
@@ -34,7 +35,7 @@ from metadata.api.subjects import TICKETS, request_subject
 from metadata.api.wire import decode_response
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_Page = TypeVar("_Page", ListStreamsResponse, ListCursorsResponse, ListGroupsResponse)
+_Page = TypeVar("_Page", ListStreamsResponse, ListCursorsResponse, ListGroupsResponse, ListNamespacesResponse)
 _Item = TypeVar("_Item")
 
 QUESTIONS: Final = frozenset(
@@ -42,6 +43,7 @@ QUESTIONS: Final = frozenset(
         *("stream.info", "stream.list", "stream.lookup", "cluster.info"),
         *("cursor.get", "cursor.list", "group.list", "group.info"),
         *TICKETS,
+        *("namespace.info", "namespace.list"),
     }
 )
 """Requests that change nothing."""

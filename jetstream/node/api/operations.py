@@ -14,6 +14,7 @@ from envelope.types import NodeId, Offset, StreamName
 from jetstream.node.api.group_operations import Coordination, GroupOperations, NodeWays
 from jetstream.node.api.internal_streams import count_internal, make_internal_stream
 from jetstream.node.api.moves import MovingRequest, OrderedElection, Reassigning, elect
+from jetstream.node.api.namespaces import answer_about_namespaces
 from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.api.placement import Placing
 from jetstream.node.api.restore import check_store, found_remains, going_on, restored_config
@@ -41,6 +42,7 @@ from metadata.api.requests import (
     GroupRequest,
     ListStreamsRequest,
     LookupStreamsRequest,
+    NamespaceRequest,
     Request,
     ResetStreamTimeRequest,
     RestoreStreamRequest,
@@ -78,6 +80,13 @@ from metadata.partitioning import is_partition, refuse_lone_change
 
 _log = logging.getLogger(__name__)
 
+_Survey = (
+    StreamInfoRequest
+    | ListStreamsRequest
+    | LookupStreamsRequest
+    | ClusterInfoRequest
+    | ResetStreamTimeRequest
+)
 READY_SECONDS: Final = 4.5
 """How long after a creation was asked for it is answered at the latest: clients wait 5 s by default."""
 QUESTION_SECONDS: Final = 1.0
@@ -156,13 +165,18 @@ class ApiOperations:
             return await self._groups.answer(request)
         if isinstance(request, MovingRequest):
             return await self._reassigning.answer(request)
+        return await self._answer_rarer(request)
+
+    async def _answer_rarer(
+        self, request: ElectLeaderRequest | NamespaceRequest | TicketRequest | _Survey
+    ) -> Response:
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
-        return (
-            await self._tickets.answer(request)
-            if isinstance(request, TicketRequest)
-            else self._survey(request)
-        )
+        if isinstance(request, NamespaceRequest):
+            return await answer_about_namespaces(request, self._catalog, self._propose)
+        if isinstance(request, TicketRequest):
+            return await self._tickets.answer(request)
+        return self._survey(request)
 
     async def _change(self, request: StreamChange) -> Response:
         match request:
@@ -180,14 +194,7 @@ class ApiOperations:
             case _:
                 assert_never(request)
 
-    def _survey(
-        self,
-        request: StreamInfoRequest
-        | ListStreamsRequest
-        | LookupStreamsRequest
-        | ClusterInfoRequest
-        | ResetStreamTimeRequest,
-    ) -> Response:
+    def _survey(self, request: _Survey) -> Response:
         match request:
             case ResetStreamTimeRequest(name=name):
                 return _time_reset(*self._led(name))

@@ -45,6 +45,7 @@ from metadata.partitioning import (
     is_partitioned,
     missing,
     partitions_to_add,
+    refuse_beyond_limits,
     to_create,
     updated_partitions,
     wanted,
@@ -136,6 +137,7 @@ class PartitionedStreams:
     async def _add(self, configs: Sequence[StreamConfig], answers_at: float) -> bool:
         """Create partitions; return, once they take messages, whether any is new."""
         commands = await self._placing.creations(configs)
+        refuse_beyond_limits(commands, self._catalog)
         events = await _all(
             [(command.config.name, partial(self._operations.propose, command)) for command in commands],
             _AT_ONCE,

@@ -90,6 +90,7 @@ def test_every_command_has_help_with_examples(command: list[str]) -> None:
         ["bench"],
         ["cluster"],
         ["cursor"],
+        ["namespace"],
         ["group"],
         ["pipeline"],
         ["tier"],

@@ -3,6 +3,7 @@
 import pytest
 
 from envelope.errors import InvalidConfig, StreamExists
+from envelope.namespace_errors import CreationsTooFast, NamespaceLimitReached
 from envelope.partition_errors import StreamIsPartition
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import CreateStream
@@ -11,6 +12,7 @@ from metadata.partitioning import (
     missing,
     partition_config,
     partitions_to_add,
+    refuse_beyond_limits,
     refuse_lone_change,
     to_create,
     updated_partitions,
@@ -19,7 +21,7 @@ from metadata.partitioning import (
 )
 from metadata.stream_config import StreamConfig
 from metadata.stream_patch import StreamPatch
-from tests.support.catalogs import catalog_of, create, partition, register, update
+from tests.support.catalogs import catalog_of, create, limit_namespace, partition, register, update
 
 WHOLE = StreamConfig.model_validate(
     {"name": "orders", "subject": "orders.>", "partitions": 3, "partition_by": "key", "labels": {"a": "b"}}
@@ -123,3 +125,29 @@ def test_who_asks_the_whole_stream_for_what_is_of_partitions_is_told_their_names
     assert "orders/0 … orders/2" in error.description
     assert error.detail == {"partitions": 3}
     assert is_partitioned("orders", catalog(1)).description.endswith("ask orders/1")
+
+
+def test_partitions_beyond_a_limit_are_refused_all_together_before_the_first_is_made() -> None:
+    made = [of_whole(number) for number in range(3)]
+    whole = catalog_of(register(), limit_namespace("orders", streams=2))
+    with pytest.raises(NamespaceLimitReached) as reached:
+        refuse_beyond_limits(made, whole)
+    assert (reached.value.detail["more"], reached.value.detail["limit"]) == (3, 2)
+    refuse_beyond_limits(made[:2], whole)
+    refuse_beyond_limits([], whole)
+    sized = [partition(number=number, partitions=3, retention={"bytes": 1 << 20}) for number in range(3)]
+    reserved = (1 << 20) + sized[0].config.segment_bytes
+    refuse_beyond_limits(sized, catalog_of(register(), limit_namespace("", bytes=3 * reserved)))
+    with pytest.raises(NamespaceLimitReached):
+        refuse_beyond_limits(sized, catalog_of(register(), limit_namespace("", bytes=3 * reserved - 1)))
+
+
+def test_partitions_wait_for_a_minute_that_has_room_for_them_all_if_there_can_be_one() -> None:
+    made = [of_whole(number) for number in range(3)]
+    used = catalog_of(register(), limit_namespace("", creations_per_minute=4), create("a"), create("b"))
+    with pytest.raises(CreationsTooFast) as refused:
+        refuse_beyond_limits(made, used)
+    assert refused.value.detail["retry_after_ms"] == 15_000
+    refuse_beyond_limits(made[:2], used)
+    few = catalog_of(register(), limit_namespace("", creations_per_minute=2))
+    refuse_beyond_limits(made, few)  # two are made, and the same request does the rest

@@ -12,6 +12,7 @@ from metadata.api.requests import (
     REQUESTS,
     DeleteGroupRequest,
     GetCursorRequest,
+    LimitNamespaceRequest,
     ListCursorsRequest,
     ListStreamsRequest,
     ReadTicketRequest,
@@ -27,6 +28,7 @@ from metadata.api.subjects import (
     split_subject,
 )
 from metadata.api.wire import parse_request
+from metadata.namespaces import EVERYWHERE
 
 NAMED = sorted(
     operation
@@ -49,7 +51,7 @@ def test_everything_about_one_stream_group_or_consumer_has_its_name() -> None:
         *("cluster.info", "cluster.drain", "cluster.rebalance", "cluster.remove", "cluster.rotate_key"),
         "stream.lookup",
     }
-    assert named_patterns() == ["cursor.*.>", "group.*.>", "read.*.>", "stream.*.>"]
+    assert named_patterns() == ["cursor.*.>", "group.*.>", "namespace.*.>", "read.*.>", "stream.*.>"]
 
 
 @given(st.sampled_from(NAMED), names)
@@ -202,3 +204,23 @@ def test_a_stream_whose_name_has_the_word_is_not_mistaken_for_another(name: str)
     subject = request_subject(READ, {"stream": name})
     with pytest.raises(RequestError):
         parse_request(subject, payload(stream=name))
+
+
+def test_the_whole_cluster_is_no_name_and_a_namespace_is_one() -> None:
+    for names_in_subjects in (False, True):
+        whole = parse_request("namespace.limit", payload(streams=9), names_in_subjects=names_in_subjects)
+        assert isinstance(whole, LimitNamespaceRequest)
+        assert whole.namespace == EVERYWHERE
+        one = parse_request(
+            "namespace.limit.shop.eu", payload(streams=9), names_in_subjects=names_in_subjects
+        )
+        assert isinstance(one, LimitNamespaceRequest)
+        assert one.namespace == "shop/eu"
+    with pytest.raises(RequestError):
+        parse_request("namespace.limit.shop", payload(name="pay", streams=9))
+
+
+@pytest.mark.parametrize("operation", ["namespace.limit", "namespace.info"])
+def test_the_systems_own_namespace_has_no_limits(operation: str) -> None:
+    with pytest.raises(InvalidName, match="begins with '__'"):
+        parse_request(f"{operation}.__cursors", b"")
