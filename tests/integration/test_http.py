@@ -28,6 +28,7 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path, http=HTTP) as (url, node), await nats.connect(url) as client:
             await request(client, "stream.create", name="orders", subject="orders.>")
+            await request(client, "namespace.limit", name="x", streams=1, bytes=1, creations_per_minute=1)
             at_first = await metrics(node)
             assert {
                 labels[0] for (name, labels) in at_first if name == "jetstream_stream_messages_total"

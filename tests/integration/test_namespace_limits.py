@@ -23,6 +23,7 @@ from tests.support.cluster_scene import three_nodes
 from tests.support.nats_site import INBOX, NODE, PASSWORD, site
 from tests.support.node_cluster import asked
 from tests.support.nodes import WAIT_SECONDS, nats_and_node, node_config, run
+from tests.support.scraping import metrics
 
 MIB = 1 << 20
 TEAM_RIGHTS = [
@@ -138,6 +139,28 @@ def test_limits_and_what_was_counted_are_there_after_a_restart(
                 await use(js)
 
     run(scenario(start_nats_server().url))
+
+
+def test_metrics_show_limits_and_use_of_the_namespaces_that_have_limits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http={"port": 0}) as (url, node), jetstream.connect(url) as js:
+            await js.streams.create("shop/a", "a", retention={"bytes": MIB}, segment_bytes=MIB)
+            await js.streams.create("pay/b", "b")
+            await js.namespaces.limit("shop", streams=3, bytes=9 * MIB, creations_per_minute=7)
+            await js.namespaces.limit(None, streams=50)
+            found = {key: value for key, value in (await metrics(node)).items() if "_namespace_" in key[0]}
+            assert found == {
+                ("jetstream_namespace_streams", ("",)): 2,
+                ("jetstream_namespace_streams", ("shop",)): 1,
+                ("jetstream_namespace_streams_limit", ("",)): 50,
+                ("jetstream_namespace_streams_limit", ("shop",)): 3,
+                ("jetstream_namespace_reserved_bytes", ("",)): 2 * MIB,
+                ("jetstream_namespace_reserved_bytes", ("shop",)): 2 * MIB,
+                ("jetstream_namespace_bytes_limit", ("shop",)): 9 * MIB,
+                ("jetstream_namespace_creations_per_minute_limit", ("shop",)): 7,
+            }
+
+    run(scenario())
 
 
 def test_the_blocking_client_has_the_same_methods(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from jetstream.ingest.machine import CountKind
 from jetstream.node.http.door_metrics import TURNED_AWAY
 from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_node, of_stream
+from jetstream.node.http.namespace_metrics import NAMESPACE_METRICS
 from jetstream.node.http.nats_metrics import NATS_METRICS
 from jetstream.node.http.replica_metrics import REPLICA_METRICS
 from jetstream.node.maintenance.repair import REPAIRED
@@ -391,5 +392,6 @@ METRICS: Final = (
         lambda sources: sources.server.counters.ranges_warmed,
     ),
     *REPLICA_METRICS,
+    *NAMESPACE_METRICS,
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""
