@@ -5,19 +5,22 @@ Partitions that were added later have a larger count.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from envelope.errors import InvalidConfig, StreamExists
+from pydantic import ValidationError
+
+from envelope.errors import InvalidConfig, JetstreamError, StreamExists
 from envelope.partition_errors import StreamIsPartition, StreamIsPartitioned
 from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import CreateStream
-from metadata.catalog.events import CommandRefused
-from metadata.catalog.namespaces import Growth, beyond_limits, creation_beyond_rate
+from metadata.catalog.events import CommandRefused, Events
+from metadata.catalog.namespaces import Growth, beyond_limits, creation_beyond_rate, growth
 from metadata.catalog.tables import Stream
 from metadata.namespaces import reserved_bytes
 from metadata.stream_config import StreamConfig, partition_name
-from metadata.stream_patch import StreamPatch
+from metadata.stream_patch import StreamPatch, patched
 
 OF_THE_WHOLE: Final = frozenset(("name", "partitions", "partition_by", "partition_of", "partition"))
 """Fields of a change that name its stream, and are no change of its partitions."""
@@ -102,9 +105,31 @@ def refuse_beyond_limits(creations: Sequence[CreateStream], catalog: Catalog) ->
         return
     first, count = creations[0], len(creations)
     reserved = sum(reserved_bytes(creation.config, creation.config.replicas) for creation in creations)
-    refusal = beyond_limits(
-        catalog.namespaces, Growth(config=first.config, streams=count, bytes=reserved, binds=True)
-    ) or creation_beyond_rate(catalog.namespaces, first.config.name, first.created, count)
+    _raise(
+        beyond_limits(
+            catalog.namespaces, Growth(config=first.config, streams=count, bytes=reserved, binds=True)
+        )
+        or creation_beyond_rate(catalog.namespaces, first.config.name, first.created, count)
+    )
+
+
+def refuse_changes_beyond_limits(rows: Sequence[Stream], patch: StreamPatch, catalog: Catalog) -> None:
+    """Raise the refusal of a change of all partitions by which they would reserve too much together.
+
+    Raises:
+        JetstreamError: as the change of one of them would be refused.
+    """
+    try:
+        changed = [replace(row, config=patched(row.config, patch)) for row in rows]
+    except (JetstreamError, ValidationError):
+        return  # no change at all: so it is refused when it is made
+    reserved = sum(
+        after.reserved_bytes - row.reserved_bytes for row, after in zip(rows, changed, strict=True)
+    )
+    _raise(beyond_limits(catalog.namespaces, replace(growth(rows[0], changed[0]), bytes=reserved)))
+
+
+def _raise(refusal: Events | None) -> None:
     if refusal is not None and isinstance(refusal[0], CommandRefused):
         raise refusal[0].exception()
 

@@ -96,6 +96,9 @@ def test_no_partition_is_made_of_a_stream_whose_partitions_are_too_many(tmp_path
             assert (await js.namespaces.info("shop")).bytes == 8 * MIB
             with pytest.raises(NamespaceLimitReached, match="bytes: 2097152 more"):
                 await js.streams.update("shop/a", partitions=5)
+            with pytest.raises(NamespaceLimitReached, match="bytes: 4194304 more"):
+                await js.streams.update("shop/a", retention={"bytes": 2 * MIB})
+            assert (await js.namespaces.info("shop")).bytes == 8 * MIB
             await js.namespaces.limit("shop", bytes=10 * MIB)
             await js.streams.update("shop/a", partitions=5)
             assert (await js.namespaces.info("shop")).streams == 5

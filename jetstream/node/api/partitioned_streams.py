@@ -46,6 +46,7 @@ from metadata.partitioning import (
     missing,
     partitions_to_add,
     refuse_beyond_limits,
+    refuse_changes_beyond_limits,
     to_create,
     updated_partitions,
     wanted,
@@ -157,6 +158,7 @@ class PartitionedStreams:
             changes = [
                 UpdateStreamRequest.model_validate({**fields, "name": row.config.name}) for row in rows
             ]
+            refuse_changes_beyond_limits(rows, changes[0].patch, self._catalog)
             # What one of them refuses all would: so it is asked before anything is changed.
             await self._operations.update(changes[0])
             # Where read replicas are placed, each must know of those before it.

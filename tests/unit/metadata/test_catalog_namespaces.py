@@ -13,7 +13,7 @@ from envelope.namespace_errors import (
     RetentionBytesRequired,
     SubjectNotAllowed,
 )
-from envelope.types import Incarnation, NodeId, StreamName, TimestampUs
+from envelope.types import Incarnation, LeaderEpoch, NodeId, Offset, StreamName, TimestampUs
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
@@ -24,6 +24,7 @@ from metadata.catalog.commands import (
     ReassignReplicas,
 )
 from metadata.catalog.events import NamespaceLimited
+from metadata.catalog.tables import TierMark
 from metadata.limits import NAMESPACES_MAX
 from metadata.namespaces import EVERYWHERE, NamespaceLimits, NamespaceUse
 from tests.support.catalogs import (
@@ -210,6 +211,16 @@ def test_as_many_streams_as_a_minute_allows_come_at_once_and_then_one_each_share
     assert refused_by(catalog, at(0, create("shop/0"))) is None, "it is found, and not created"
     for number in range(3, 6):
         assert refused_by(catalog, at(600, create(f"shop/{number}"))) is None
+
+
+def test_a_stream_that_is_restored_is_held_to_the_limits_as_a_new_one() -> None:
+    catalog = catalog_of(register(), limit_namespace("shop", streams=1, subjects=["shop.>"]))
+    mark = TierMark(1, Offset(0), Offset(9))
+    back = replace(create("shop/a"), tier=mark, leader_epoch=LeaderEpoch(7))
+    other = create("shop/b", subject="pay.>")
+    assert isinstance(refused_by(catalog, replace(other, tier=mark)), SubjectNotAllowed)
+    assert refused_by(catalog, back) is None
+    assert isinstance(refused_by(catalog, replace(create("shop/b"), tier=mark)), NamespaceLimitReached)
 
 
 def test_deleting_gives_no_creation_back() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from envelope.errors import InvalidConfig, StreamExists
-from envelope.namespace_errors import CreationsTooFast, NamespaceLimitReached
+from envelope.namespace_errors import CreationsTooFast, NamespaceLimitReached, SubjectNotAllowed
 from envelope.partition_errors import StreamIsPartition
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import CreateStream
@@ -13,6 +13,7 @@ from metadata.partitioning import (
     partition_config,
     partitions_to_add,
     refuse_beyond_limits,
+    refuse_changes_beyond_limits,
     refuse_lone_change,
     to_create,
     updated_partitions,
@@ -21,7 +22,7 @@ from metadata.partitioning import (
 )
 from metadata.stream_config import StreamConfig
 from metadata.stream_patch import StreamPatch
-from tests.support.catalogs import catalog_of, create, limit_namespace, partition, register, update
+from tests.support.catalogs import apply, catalog_of, create, limit_namespace, partition, register, update
 
 WHOLE = StreamConfig.model_validate(
     {"name": "orders", "subject": "orders.>", "partitions": 3, "partition_by": "key", "labels": {"a": "b"}}
@@ -140,6 +141,26 @@ def test_partitions_beyond_a_limit_are_refused_all_together_before_the_first_is_
     refuse_beyond_limits(sized, catalog_of(register(), limit_namespace("", bytes=3 * reserved)))
     with pytest.raises(NamespaceLimitReached):
         refuse_beyond_limits(sized, catalog_of(register(), limit_namespace("", bytes=3 * reserved - 1)))
+
+
+def test_a_change_by_which_all_partitions_reserve_too_much_changes_none() -> None:
+    made = [partition(number=number, partitions=3, retention={"bytes": 1 << 20}) for number in range(3)]
+    there = catalog_of(register(), *made)
+    rows, reserved = there.partition_rows("orders"), there.namespaces.uses.of("orders").bytes
+    apply(there, limit_namespace("orders", bytes=reserved + 2 * (1 << 20)))
+
+    def change(**changes: object) -> None:
+        refuse_changes_beyond_limits(rows, StreamPatch.model_validate(changes), there)
+
+    with pytest.raises(NamespaceLimitReached) as reached:
+        change(retention={"bytes": 2 << 20})
+    assert (reached.value.detail["more"], reached.value.detail["used"]) == (3 << 20, reserved)
+    change(retention={"bytes": (1 << 20) + (1 << 19)})
+    change(labels={"a": "c"})
+    change(min_insync_replicas=7)  # which is refused when it is made
+    apply(there, limit_namespace("orders", subjects=["shop.>"]))
+    with pytest.raises(SubjectNotAllowed):
+        change(subject="pay.>")
 
 
 def test_partitions_wait_for_a_minute_that_has_room_for_them_all_if_there_can_be_one() -> None:
