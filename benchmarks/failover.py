@@ -30,6 +30,8 @@ KILLS_DEFAULT: Final = 30
 KILLS_QUICK: Final = 2
 STREAMS_AT_ONCE: Final = 3
 """One for each server to lead, if leaders are spread."""
+_LOOK_SECONDS: Final = 10.0
+"""How long a stream is looked at that seems to lack something."""
 STREAMS_MAX: Final = 30
 
 MILLISECONDS_MAX: Final[dict[str, dict[str, float]]] = {
@@ -189,9 +191,14 @@ def _stopped(publisher: HelperProcess) -> list[Ack]:
 
 
 async def _missing(cluster: Cluster, client: Client, stream: str, acks: Sequence[Ack]) -> str | None:
-    """Say that an acked message cannot be in the stream any more."""
-    records = await eventually("the stream's records", lambda: cluster.records(client, stream))
+    """Say that an acked message cannot be in the stream any more.
+
+    A former leader that has stood still may tell of what it has until it hears who leads.
+    """
     highest = max(ack.sequence for ack in acks)
+    records, looks_until = 0, time.monotonic() + _LOOK_SECONDS
+    while records < highest and time.monotonic() < looks_until:
+        records = await eventually("the stream's records", lambda: cluster.records(client, stream))
     return None if records >= highest else f"{highest} was acked, the stream holds {records}"
 
 
