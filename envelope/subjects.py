@@ -92,18 +92,6 @@ def overlap(first: str, second: str) -> bool:
     return len(a) == len(b)
 
 
-def is_within(pattern: str, wider: str) -> bool:
-    """Return whether every subject that matches ``pattern`` matches ``wider`` too."""
-    narrow = pattern.split(".")
-    wide = wider.split(".")
-    for index, part in enumerate(wide):
-        if part == ">":
-            return len(narrow) > index
-        if index >= len(narrow) or narrow[index] == ">" or part not in ("*", narrow[index]):
-            return False
-    return len(wide) == len(narrow)
-
-
 def covers(pattern: str, inner: str) -> bool:
     """Return whether every subject that matches ``inner`` matches ``pattern``."""
     outside, inside = pattern.split("."), inner.split(".")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from envelope.errors import InvalidConfig, JetstreamError, StreamExists
 from envelope.partition_errors import StreamIsPartition, StreamIsPartitioned
+from envelope.subjects import matches
 from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import CreateStream
@@ -168,6 +169,13 @@ def is_partition(row: Stream, reason: str, **detail: str) -> StreamIsPartition:
     return StreamIsPartition(
         f"{reason}: {row.name!r} is a partition of {whole!r}", partition_of=whole, **detail
     )
+
+
+def binds(catalog: Catalog, name: str, subject: str) -> bool:
+    """Return whether a stream of that name, partitioned or not, takes messages on a subject."""
+    is_whole = catalog.partitions_of(name) > 0
+    stream = catalog.stream(partition_name(name, 0) if is_whole else StreamName(name))
+    return stream is not None and matches(stream.config.subject, subject)
 
 
 def is_partitioned(name: str, catalog: Catalog) -> StreamIsPartitioned:

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 from pydantic import ConfigDict, TypeAdapter
 
 from envelope.errors import InvalidTicket
-from envelope.subjects import is_within
+from envelope.subjects import covers
 from envelope.types import TimestampUs
 
 TICKET_CHARS_MAX: Final = 4096
@@ -61,7 +61,7 @@ class Ticket:
 
     def covers_subject(self, subject: str | None) -> bool:
         """Return whether all records that match a pattern may be read; None: all records."""
-        return self.subject is None or (subject is not None and is_within(subject, self.subject))
+        return self.subject is None or (subject is not None and covers(self.subject, subject))
 
 
 _BODY: Final = TypeAdapter(Ticket)

@@ -69,6 +69,7 @@ from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.commands import RegisterNode
 from metadata.node.admission.descriptors import DescriptorBudget, DescriptorShare, budget
 from metadata.node.catalogue.group import MetadataQuorum
+from metadata.partitioning import binds
 
 _log = logging.getLogger(__name__)
 
@@ -450,7 +451,7 @@ def _stream_services(
         group_commit=GroupCommit(parts.disk_thread, acks.flush_raw, parts.crash),
         subscriptions=Subscriptions(ingest, catalog.partitions_of, tasks),
         send_acks=acks.publish_raw,
-        binds=catalog.binds,
+        binds=partial(binds, catalog),
         cluster=cluster.services,
         tasks=tasks,
         crash=parts.crash,

@@ -41,7 +41,7 @@ from metadata.catalog.namespaces import limit_namespace
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
-from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream, Tables
+from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables
 from metadata.catalog.ticket_keys import rotate_ticket_key
 from metadata.catalog.tiers import advance_tier
 from metadata.catalog.txids import set_txid
@@ -105,11 +105,6 @@ class Catalog:
         """
         return self._tables.partitions.count(partitioned)
 
-    def binds(self, name: str, subject: str) -> bool:
-        """Return whether a stream of that name, partitioned or not, takes messages on a subject."""
-        stream = self.stream(partition_name(name, 0) if self.partitions_of(name) > 0 else StreamName(name))
-        return stream is not None and matches(stream.config.subject, subject)
-
     def is_partitioned(self, name: str) -> bool:
         """Return whether a partitioned stream of that name exists, with all or some of its partitions."""
         return name in self._tables.partitions
@@ -133,10 +128,6 @@ class Catalog:
     def nodes(self) -> tuple[RegisteredNode, ...]:
         """Return all nodes that ever registered, ordered by id."""
         return tuple(sorted(self._tables.nodes.values(), key=lambda node: node.node_id))
-
-    def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
-        """Return whether a member of the ISR runs on the directory that was in sync, and has the log."""
-        return self._tables.has_log(stream, member)
 
     @property
     def forgotten_epoch(self) -> NodeEpoch:

@@ -185,6 +185,11 @@ class Stream:
         """Return whether a node in the ISR has lost its log, so that none is to be begun there."""
         return node in self.blank and node in self.isr_nodes
 
+    def is_held_by(self, member: InSyncReplica, node: RegisteredNode | None) -> bool:
+        """Return whether a member of the ISR, whose node this is now, runs on its directory with its log."""
+        is_registered = node is not None and node.directory == member.directory
+        return is_registered and member.node_id not in self.blank
+
     @property
     def is_lost(self) -> bool:
         """Whether all members of the ISR have lost their logs."""
@@ -291,9 +296,7 @@ class Tables:
 
     def has_log(self, stream: Stream, member: InSyncReplica) -> bool:
         """Return whether the member's node runs on the member's directory now, and has the stream's log."""
-        node = self.nodes.get(member.node_id)
-        is_registered = node is not None and node.directory == member.directory
-        return is_registered and member.node_id not in stream.blank
+        return stream.is_held_by(member, self.nodes.get(member.node_id))
 
     def problems(self) -> list[str]:
         """Return every broken invariant with its number and values; empty when all is well."""

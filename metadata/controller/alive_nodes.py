@@ -35,7 +35,7 @@ class AliveNodes:
 
     def has_log(self, row: Stream, member: InSyncReplica) -> bool:
         """Return whether the member's node runs on the directory that is in sync, and has the log there."""
-        return self._catalog.has_log(row, member)
+        return row.is_held_by(member, self._catalog.node(member.node_id))
 
     def is_isr_dead(self, row: Stream, now: MonotonicNs) -> bool:
         """Return whether no node is left that has all that was committed."""

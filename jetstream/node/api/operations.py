@@ -267,19 +267,13 @@ class ApiOperations:
                     info = await self._ask_leader(name)
                     if info is not None and info.state == StreamState.ONLINE and info.is_replicated:
                         return info
-                    if info is not None and self._waits_for_others(info):
+                    if info is not None and _waits_for_others(info, self._catalog):
                         return info
                     if info is not None and info.reason_code in _REFUSALS:
                         raise _REFUSALS[info.reason_code](info.reason or "")
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             return self._info(self._known(name))
-
-    def _waits_for_others(self, info: StreamInfo) -> bool:
-        partition, of = info.config.partition, info.config.partition_of
-        if partition is None or info.reason_code != PartitionsMissing.err_code:
-            return False
-        return partition >= self._catalog.partitions_of(of or "")
 
     async def _ask_leader(self, name: StreamName) -> StreamInfo | None:
         """Return the info of the stream from its leader; None if there is no answer."""
@@ -423,6 +417,13 @@ class ApiOperations:
             streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],
         )
+
+
+def _waits_for_others(info: StreamInfo, catalog: Catalog) -> bool:
+    partition, of = info.config.partition, info.config.partition_of
+    if partition is None or info.reason_code != PartitionsMissing.err_code:
+        return False
+    return partition >= catalog.partitions_of(of or "")
 
 
 def _answers_at() -> float:

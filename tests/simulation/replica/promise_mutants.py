@@ -177,7 +177,7 @@ _LOST: Final = (
     _mutant(
         "who_lost_its_log_is_elected",
         _TABLES,
-        "return is_registered and member.node_id not in stream.blank",
+        "return is_registered and member.node_id not in self.blank",
         "return is_registered",
     ),
     _mutant(

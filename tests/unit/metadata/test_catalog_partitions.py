@@ -8,6 +8,7 @@ from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, DeleteStream
 from metadata.catalog.events import Event, PartitionCountChanged, StreamCreated, StreamDeleted
+from metadata.partitioning import binds
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import apply, catalog_of, create, partition, refusal, register, update
 
@@ -37,12 +38,12 @@ def test_no_partition_takes_messages_before_all_are_there() -> None:
 
 def test_a_name_binds_the_subject_of_its_stream_or_of_all_its_partitions() -> None:
     catalog = catalog_of(register(), create("lone", subject="lone.>"), partition(number=0, partitions=2))
-    assert catalog.binds("lone", "lone.x")
-    assert not catalog.binds("lone", "other.x")
-    assert not catalog.binds("orders", "orders.x"), "no partition takes messages yet"
+    assert binds(catalog, "lone", "lone.x")
+    assert not binds(catalog, "lone", "other.x")
+    assert not binds(catalog, "orders", "orders.x"), "no partition takes messages yet"
     apply(catalog, partition(number=1, partitions=2))
-    assert catalog.binds("orders", "orders.x")
-    assert not catalog.binds("nobody", "orders.x")
+    assert binds(catalog, "orders", "orders.x")
+    assert not binds(catalog, "nobody", "orders.x")
 
 
 def test_added_partitions_count_once_the_last_of_them_is_there() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import InvalidName, InvalidSubject, RequestError, Unsupported
-from envelope.subjects import is_within, matches
+from envelope.subjects import covers, matches
 from metadata.api.requests import (
     REQUESTS,
     DeleteGroupRequest,
@@ -161,13 +161,13 @@ def test_a_request_to_read_says_all_in_its_subject(name: str, pattern: str | Non
 
 
 @given(readable, patterns, patterns)
-def test_a_permission_for_a_pattern_allows_what_is_within_and_nothing_else(
+def test_a_permission_for_a_pattern_allows_what_covers_and_nothing_else(
     name: str, pattern: str, permitted: str
 ) -> None:
     """NATS compares the tokens of a subject, wildcards among them, with a permission's."""
     subject = request_subject(READ, {"stream": name, "subject": pattern})
     permission = f"read.{name.replace('/', '.')}.subject.{permitted}"
-    assert matches(permission, subject) == is_within(pattern, permitted)
+    assert matches(permission, subject) == covers(permitted, pattern)
     assert not matches(f"read.{name.replace('/', '.')}", subject)
 
 
