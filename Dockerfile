@@ -27,10 +27,11 @@ RUN groupadd --gid 10001 jetstream \
     && install --directory --owner jetstream --group jetstream --mode 0750 /data
 COPY --from=build /opt/jetstream /opt/jetstream
 COPY containers/node.toml /etc/jetstream/node.toml
+COPY containers/health_check.py /opt/jetstream/health_check.py
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
 # The first start of a node with much data may take long: until it has been healthy once, failures do not count.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 CMD ["/opt/jetstream/bin/python", "-I", "-S", "-c", \
-    "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('JETSTREAM_NODE_HTTP__PORT', 9293)), timeout=4); c.request('GET', '/healthz'); r = c.getresponse(); print(r.read().decode()); sys.exit(r.status != 200)"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+    CMD ["/opt/jetstream/bin/python", "-I", "-S", "/opt/jetstream/health_check.py", "/etc/jetstream/node.toml"]
 ENTRYPOINT ["/opt/jetstream/bin/jetstream", "node", "--config", "/etc/jetstream/node.toml"]

@@ -35,9 +35,10 @@ from jetstream.node.disk.unsynced_marker import BootMarker, present_kernel
 from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.groups.requests import GroupRequestHandler
 from jetstream.node.groups.shards import GroupService
+from jetstream.node.http.access import http_settings
 from jetstream.node.http.metric_sources import Sources
-from jetstream.node.http.pages import Pages, node_pages, searching_pages
-from jetstream.node.http.server import HttpServer
+from jetstream.node.http.pages import node_pages, searching_pages
+from jetstream.node.http.server import HttpServer, Pages
 from jetstream.node.maintenance.compactor import Compactor
 from jetstream.node.maintenance.housekeeper import Housekeeper
 from jetstream.node.maintenance.repair import Repairing
@@ -112,7 +113,7 @@ class Node:
         """Start; returns when every stream that can serve does.
 
         Raises:
-            InvalidConfig: the socket's certificate, key or token cannot be used.
+            InvalidConfig: a certificate, a key or a token cannot be used.
             UnavailableError: NATS cannot be reached, or the socket's address is taken.
             StorageError, CorruptDataError: the data directory cannot be used.
         """
@@ -187,7 +188,7 @@ class Node:
         queue = CatchUpQueue(scheduler, self._clock, asyncio.get_running_loop())
         disk_thread = DiskThread(SyncScheduler(disk), crash, catch_up_queue=queue)
         stack.push_async_callback(disk_thread.stop)
-        http = HttpServer(searching_pages())
+        http = HttpServer(searching_pages(), http_settings(self.config.http))
         stack.push_async_callback(http.stop)
         await self._answer_probes(http)
         witness = BootMarker(disk, present_kernel())

@@ -13,7 +13,7 @@ import pytest
 
 from envelope.limits import MIB
 from jetstream.node.http import server as http_server
-from jetstream.node.http.server import HttpServer, Page
+from jetstream.node.http.server import HttpServer, Page, Pages
 from tests.support.sockets import run, until
 
 PEERS: Final = 20
@@ -48,7 +48,7 @@ def is_answered(peer: socket.socket) -> bool:
 
 def test_peers_that_never_read_are_cut_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        server = HttpServer({"/page": large})
+        server = HttpServer(Pages(every={"/page": large}))
         address = await server.start("127.0.0.1", 0)
         before = open_sockets()
         with ExitStack() as stack:
@@ -63,7 +63,7 @@ def test_peers_that_never_read_are_cut_off_in_time(monkeypatch: pytest.MonkeyPat
 
 def test_peers_that_never_read_count_until_they_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        server = HttpServer({"/page": large})
+        server = HttpServer(Pages(every={"/page": large}))
         address = await server.start("127.0.0.1", 0)
         with ExitStack() as stack:
             peers = peers_that_never_read(stack, address)
@@ -79,7 +79,7 @@ def test_peers_that_never_read_count_until_they_are_cut_off(monkeypatch: pytest.
 
 def test_a_peer_that_never_ends_its_request_is_cut_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        server = HttpServer({"/page": large})
+        server = HttpServer(Pages(every={"/page": large}))
         reader, writer = await asyncio.open_connection(*await server.start("127.0.0.1", 0))
         writer.write(b"GET /page HTTP/1.1\r\nHost: ")
         async with asyncio.timeout(http_server.EXCHANGE_S_MAX / 2):
@@ -93,7 +93,7 @@ def test_a_peer_that_never_ends_its_request_is_cut_off_in_time(monkeypatch: pyte
 
 def test_peers_that_ask_nothing_give_place_to_who_does() -> None:
     async def scenario() -> None:
-        server = HttpServer({"/page": large})
+        server = HttpServer(Pages(every={"/page": large}))
         address = await server.start("127.0.0.1", 0)
         with ExitStack() as stack:
             silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
@@ -108,7 +108,7 @@ def test_peers_that_ask_nothing_give_place_to_who_does() -> None:
 
 def test_stopping_breaks_off_peers_that_never_read() -> None:
     async def scenario() -> None:
-        server = HttpServer({"/page": large})
+        server = HttpServer(Pages(every={"/page": large}))
         address = await server.start("127.0.0.1", 0)
         listening = open_sockets()
         with ExitStack() as stack:

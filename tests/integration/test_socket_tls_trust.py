@@ -14,8 +14,8 @@ from jetstream.client.nodes.socket_access import FixedAddresses, SocketAccess, s
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.node.readers.server import SocketSettings
-from jetstream.node.readers.settings import server_context
-from jetstream.node.settings.node_config import SocketTlsConfig
+from jetstream.node.settings.credentials import server_context
+from jetstream.node.settings.node_config import ServerTlsConfig
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, run, serving, until
 from tests.support.tls_sockets import context, settings, tls_peer
@@ -187,14 +187,14 @@ def test_files_that_are_not_what_they_should_be_are_refused_by_name(
 ) -> None:
     absent = tmp_path / "absent.pem"
     for config in (
-        SocketTlsConfig(certificate=absent, key=tls_files.server_key),
-        SocketTlsConfig(certificate=tls_files.server_certificate, key=tls_files.client_key),
-        SocketTlsConfig(
+        ServerTlsConfig(certificate=absent, key=tls_files.server_key),
+        ServerTlsConfig(certificate=tls_files.server_certificate, key=tls_files.client_key),
+        ServerTlsConfig(
             certificate=tls_files.server_certificate, key=tls_files.server_key, client_ca=tls_files.server_key
         ),
     ):
         with pytest.raises(InvalidConfig, match=r"socket\.tls.*\.pem"):
-            server_context(config)
+            server_context(config, "socket.tls")
     for authorities in (absent, tls_files.server_key):
         with pytest.raises(InvalidConfig, match=authorities.name):
             socket_access(None, authorities)

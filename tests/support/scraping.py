@@ -1,6 +1,7 @@
 """What a node in this process answers on its HTTP port."""
 
 import asyncio
+import ssl
 from http import HTTPStatus
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -8,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from jetstream.node.node import Node
 
 
-async def exchange(node: Node, data: bytes) -> tuple[int, bytes, bytes]:
+async def exchange(node: Node, data: bytes, tls: ssl.SSLContext | None = None) -> tuple[int, bytes, bytes]:
     """Send raw bytes; return status, head and body of the answer."""
     assert node.http_address is not None
-    reader, writer = await asyncio.open_connection(*node.http_address)
+    reader, writer = await asyncio.open_connection(*node.http_address, ssl=tls)
     try:
         writer.write(data)
         await writer.drain()
@@ -21,8 +22,9 @@ async def exchange(node: Node, data: bytes) -> tuple[int, bytes, bytes]:
     return int(head.split(b" ", 2)[1]) if head else 0, head, body
 
 
-async def get(node: Node, path: str) -> tuple[int, bytes]:
-    status, _, body = await exchange(node, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+async def get(node: Node, path: str, *headers: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
+    lines = "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""))
+    status, _, body = await exchange(node, lines.encode(), tls)
     return status, body
 
 

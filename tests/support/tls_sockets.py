@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from jetstream.node.readers.server import SocketSettings
-from jetstream.node.readers.settings import server_context
-from jetstream.node.settings.node_config import SocketTlsConfig
+from jetstream.node.settings.credentials import server_context
+from jetstream.node.settings.node_config import ServerTlsConfig
 from jetstream.protocol.liveness import Patience
 from tests.support.nats_identities import TlsFiles
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World
@@ -21,8 +21,8 @@ T = TypeVar("T")
 def settings(
     files: TlsFiles, client_ca: Path | None = None, patience: Patience | None = None
 ) -> SocketSettings:
-    config = SocketTlsConfig(certificate=files.server_certificate, key=files.server_key, client_ca=client_ca)
-    return SocketSettings(tls=server_context(config), patience=patience or Patience())
+    config = ServerTlsConfig(certificate=files.server_certificate, key=files.server_key, client_ca=client_ca)
+    return SocketSettings(tls=server_context(config, "socket.tls"), patience=patience or Patience())
 
 
 def context(files: TlsFiles, identity: TlsFiles | None = None) -> ssl.SSLContext:

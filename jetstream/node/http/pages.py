@@ -7,7 +7,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
@@ -21,7 +21,7 @@ from envelope.errors import JetstreamError
 from envelope.types import StreamName
 from jetstream.node.http.metric_sources import Definition, Sample, Sources
 from jetstream.node.http.metrics import METRICS
-from jetstream.node.http.server import Page
+from jetstream.node.http.server import Page, PageMaker, Pages
 
 PROBLEMS_TOLD_MAX: Final = 100
 
@@ -49,11 +49,11 @@ class Health:
         """Whether every stream of this node takes and serves records."""
         return not self.problems
 
-    def document(self) -> dict[str, object]:
+    def document(self, problems_max: int = PROBLEMS_TOLD_MAX) -> dict[str, object]:
         """Return it as JSON with the first problems and the count of all."""
         return {
             "ready": self.ready,
-            "problems": list(self.problems[:PROBLEMS_TOLD_MAX]),
+            "problems": list(self.problems[:problems_max]),
             "problems_total": len(self.problems),
         }
 
@@ -124,7 +124,6 @@ def _written(definition: Definition, samples: Iterator[Sample]) -> bytes:
     return generate_latest(_Only(family))
 
 
-Pages = Mapping[str, Callable[[], Awaitable[Page]]]
 _SEARCHING: Final = Health(("the node is starting: it has not found its cluster yet",))
 
 
@@ -135,13 +134,10 @@ async def _livez() -> Page:
 def searching_pages() -> Pages:
     """Return the pages of a node that knows no voters yet: alive, not ready, with nothing to measure."""
 
-    async def healthz() -> Page:
-        return _health(_SEARCHING)
-
     async def metrics() -> Page:
         return Page(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{_SEARCHING.problems[0]}\n".encode())
 
-    return {"/healthz": healthz, "/livez": _livez, "/metrics": metrics}
+    return _pages(lambda: _SEARCHING, metrics)
 
 
 def node_pages(
@@ -150,25 +146,38 @@ def node_pages(
     """Return the pages of a node whose parts are there, started or not."""
     write_metrics = exposition(sources)
 
-    async def healthz() -> Page:
+    def health() -> Health:
         lost = [link.watch.role for link in sources.links if not (link.connected and link.watch.is_heard)]
         refused = (route for link in sources.links for route in link.refused if route.is_service)
-        return _health(
-            judge(
-                lost,
-                (route.problem.description for route in refused if route.problem is not None),
-                sources.streams.problems(),
-                is_started=is_ready(),
-                metadata_problem=metadata_problem(),
-            )
+        return judge(
+            lost,
+            (route.problem.description for route in refused if route.problem is not None),
+            sources.streams.problems(),
+            is_started=is_ready(),
+            metadata_problem=metadata_problem(),
         )
 
     async def metrics() -> Page:
         return Page(HTTPStatus.OK, CONTENT_TYPE, await write_metrics())
 
-    return {"/healthz": healthz, "/livez": _livez, "/metrics": metrics}
+    return _pages(health, metrics)
 
 
-def _health(health: Health) -> Page:
+def _pages(health: Callable[[], Health], metrics: PageMaker) -> Pages:
+    """Return the pages, of which probes get two without a token: problems have names of streams in them."""
+
+    async def healthz() -> Page:
+        return _health_page(health())
+
+    async def bare_healthz() -> Page:
+        return _health_page(health(), problems_max=0)
+
+    return Pages(
+        every={"/healthz": healthz, "/livez": _livez, "/metrics": metrics},
+        public={"/healthz": bare_healthz, "/livez": _livez},
+    )
+
+
+def _health_page(health: Health, problems_max: int = PROBLEMS_TOLD_MAX) -> Page:
     status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
-    return Page(status, _JSON, json.dumps(health.document()).encode() + b"\n")
+    return Page(status, _JSON, json.dumps(health.document(problems_max)).encode() + b"\n")

@@ -1,18 +1,20 @@
 """A small HTTP door for probes and scrapers: GET on a few paths, one request a connection.
 
-h11 knows HTTP; here is who is let in, and for how long. Nothing a peer sends reaches further than its path.
+h11 knows HTTP; here is who is let in, and for how long. Nothing a peer sends reaches further than its path
+and its token.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
 import h11
 
 from envelope.limits import KIB
+from jetstream.node.http.access import Credential, HttpSettings
 from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
 from metadata.node.peers.accepting import StreamServer, listeners
@@ -40,21 +42,37 @@ class Page:
     status: HTTPStatus
     content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    """Beside those that every response has."""
+
+
+PageMaker = Callable[[], Awaitable[Page]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """The pages by path, each made anew for every request."""
+
+    every: Mapping[str, PageMaker] = field(default_factory=dict)
+    """For requests with the token, or for all if there is none."""
+    public: Mapping[str, PageMaker] = field(default_factory=dict)
+    """For requests without the token, which probes are."""
 
 
 class HttpServer:
     """Serves pages from `start` to `stop`; on one event loop's thread.
 
     Attributes:
-        pages: by path, each made anew for every request; may be replaced at any time.
+        pages: may be replaced at any time.
         door: has decided who was let in.
     """
 
-    def __init__(self, pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
-        """Serve ``pages`` at first."""
+    def __init__(self, pages: Pages, settings: HttpSettings | None = None) -> None:
+        """Serve ``pages`` at first; without ``settings`` everybody may see all of them."""
         self.pages = pages
         self.door = Door("http", DescriptorShare.NODE, CONNECTIONS_MAX)
-        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES, door=self.door)
+        self._settings = settings or HttpSettings()
+        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES, tls=self._settings.tls, door=self.door)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -91,6 +109,8 @@ class HttpServer:
                 return
             self._server.introduced()
             page = await self._page(request)
+            if page.status is HTTPStatus.UNAUTHORIZED:
+                _log.info("http request refused peer=%s", writer.get_extra_info("peername"))
         except h11.RemoteProtocolError as error:
             page = _plain(HTTPStatus(error.error_status_hint), str(error))
             request = None
@@ -98,7 +118,7 @@ class HttpServer:
             ("content-type", page.content_type),
             ("content-length", str(len(page.body))),
             ("connection", "close"),
-            *([("allow", "GET, HEAD")] if page.status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+            *page.headers,
         ]
         answer = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
         if request is None or request.method != b"HEAD":
@@ -108,12 +128,20 @@ class HttpServer:
 
     async def _page(self, request: h11.Request) -> Page:
         if request.method not in (b"GET", b"HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("allow", "GET, HEAD"))
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        make = self.pages.get(path)
-        if make is None:
-            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages))}")
-        return await make()
+        credential = self._settings.judge(request.headers)
+        is_let_in = credential is Credential.RIGHT
+        make = (self.pages.every if is_let_in else self.pages.public).get(path)
+        if make is not None:
+            return await make()
+        if is_let_in:
+            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages.every))}")
+        return _plain(
+            HTTPStatus.UNAUTHORIZED,
+            "this page wants the token of http.token: Authorization: Bearer TOKEN",
+            ("www-authenticate", credential.challenge),
+        )
 
 
 async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
@@ -131,5 +159,5 @@ async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader
         connection.receive_data(await reader.read(_RECEIVE_BYTES))
 
 
-def _plain(status: HTTPStatus, text: str) -> Page:
-    return Page(status, _TEXT, f"{text}\n".encode())
+def _plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Page:
+    return Page(status, _TEXT, f"{text}\n".encode(), headers)

@@ -1,12 +1,11 @@
 """From the ``[socket]`` settings of a node to what its socket server uses; files are read at the start."""
 
 import logging
-import ssl
 from datetime import timedelta
 
 from jetstream.node.readers.server import SocketSettings
-from jetstream.node.settings.credentials import load_authorities, load_certificate, server_side, token_in
-from jetstream.node.settings.node_config import LOOPBACK, SocketConfig, SocketTlsConfig
+from jetstream.node.settings.credentials import server_context, token_in
+from jetstream.node.settings.node_config import LOOPBACK, SocketConfig
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +18,7 @@ def socket_settings(config: SocketConfig) -> SocketSettings:
     """
     token = config.token if config.token_file is None else token_in(config.token_file, "socket.token_file")
     require = config.require or ("none" if token is None else "token")
-    tls = None if config.tls is None else server_context(config.tls)
+    tls = None if config.tls is None else server_context(config.tls, "socket.tls")
     exposed = config.host not in LOOPBACK
     if exposed and require == "none" and (config.tls is None or config.tls.client_ca is None):
         _log.warning("whoever can connect can read every stream: socket.require is none host=%s", config.host)
@@ -33,16 +32,3 @@ def socket_settings(config: SocketConfig) -> SocketSettings:
         tls=tls,
         selection_bytes=config.selection_bytes,
     )
-
-
-def server_context(config: SocketTlsConfig) -> ssl.SSLContext:
-    """Return the server's side of TLS 1.2 and 1.3.
-
-    Raises:
-        InvalidConfig: certificate, key or authorities cannot be used.
-    """
-    context = server_side()
-    load_certificate(context, config.certificate, config.key, "socket.tls")
-    if config.client_ca is not None:
-        load_authorities(context, config.client_ca, "socket.tls.client_ca")
-    return context

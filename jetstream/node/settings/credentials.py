@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from envelope.errors import InvalidConfig
-from jetstream.node.settings.node_config import TOKEN_CHARS_MAX
+from jetstream.node.settings.node_config import TOKEN_CHARS_MAX, ServerTlsConfig
 
 
 def server_side() -> ssl.SSLContext:
@@ -18,6 +18,15 @@ def server_side() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # TLS 1.2 would let a peer ask for handshakes without end
+    return context
+
+
+def server_context(config: ServerTlsConfig, setting: str) -> ssl.SSLContext:
+    """Return the accepting side with the certificate of ``config``, and its authorities if it has any."""
+    context = server_side()
+    load_certificate(context, config.certificate, config.key, setting)
+    if config.client_ca is not None:
+        load_authorities(context, config.client_ca, f"{setting}.client_ca")
     return context
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -44,7 +44,7 @@ from metadata.stream_config import Retention
 ENV_PREFIX: Final = "JETSTREAM_NODE_"
 
 TOKEN_CHARS_MAX: Final = 1024
-"""Of a token of the socket or of the peers; a hello has room for many more."""
+"""Of a token of the socket, of HTTP or of the peers; a hello and a header have room for many more."""
 
 PEER_PORT: Final = 9294
 
@@ -81,6 +81,23 @@ def _address(value: object) -> object:
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _WithToken(Protocol):
+    @property
+    def token(self) -> SecretStr | None: ...
+
+    @property
+    def token_file(self) -> Path | None: ...
+
+
+_Guarded = TypeVar("_Guarded", bound=_WithToken)
+
+
+def _with_one_token(section: _Guarded) -> _Guarded:
+    if section.token is not None and section.token_file is not None:
+        raise ValueError("choose token or token_file, not both")
+    return section
 
 
 class TlsConfig(_Section):
@@ -150,8 +167,8 @@ class NatsConfig(_Section):
         return self
 
 
-class SocketTlsConfig(_Section):
-    """TLS towards consumers."""
+class ServerTlsConfig(_Section):
+    """TLS towards those who connect."""
 
     certificate: Path
     key: Path
@@ -179,7 +196,7 @@ class SocketConfig(_Section):
     """Of a ticket; clients renew theirs at half of it."""
     ticket_grace: PositiveDuration = timedelta(minutes=5)
     """How long a ticket is good after that: clocks of nodes differ, and NATS may be away."""
-    tls: SocketTlsConfig | None = None
+    tls: ServerTlsConfig | None = None
     """None speaks no TLS."""
     catch_up_share: Annotated[float, Field(gt=0, le=1)] = CATCH_UP_SHARE_DEFAULT
     """Of the event loop's time, for readers that catch up, while something is stored; 1 lets them go on."""
@@ -190,8 +207,7 @@ class SocketConfig(_Section):
 
     @model_validator(mode="after")
     def _one_token(self) -> Self:
-        if self.token is not None and self.token_file is not None:
-            raise ValueError("choose token or token_file, not both")
+        _with_one_token(self)
         has_token = self.token is not None or self.token_file is not None
         if self.require == "token" and not has_token:
             raise ValueError("require = token needs a token or a token_file")
@@ -206,6 +222,16 @@ class HttpConfig(_Section):
     host: str = "127.0.0.1"
     port: Port = 9293
     """0 takes a free one."""
+    token: Token | None = None
+    """What every request but a probe must say (``Authorization: Bearer``); None asks for nothing."""
+    token_file: Path | None = None
+    """The same from a file; white space around it does not count."""
+    tls: ServerTlsConfig | None = None
+    """None speaks no TLS."""
+
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        return _with_one_token(self)
 
 
 class ApiConfig(_Section):
@@ -268,8 +294,7 @@ class PeersConfig(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.token is not None and self.token_file is not None:
-            raise ValueError("choose token or token_file, not both")
+        _with_one_token(self)
         if (self.voters is None) == (self.bootstrap_expect is None):
             raise ValueError("choose voters or bootstrap_expect")
         if self.voters is None:

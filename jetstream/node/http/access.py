@@ -1,0 +1,84 @@
+"""The guard of the HTTP port: from the ``[http]`` settings of a node to the judgement of a request's token.
+
+Source: RFC 6750 §2.1 (the header field) and §3 (the challenge).
+"""
+
+import hmac
+import logging
+import re
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from pydantic import SecretStr
+
+from envelope.errors import InvalidConfig
+from jetstream.node.settings.credentials import server_context, token_in
+from jetstream.node.settings.node_config import LOOPBACK, HttpConfig
+
+_log = logging.getLogger(__name__)
+
+_SENDABLE: Final = re.compile(r"[!-~]+")
+"""Visible ASCII: everything else would be cut or changed on its way in a header."""
+
+
+class Credential(Enum):
+    """The judgement of what a request shows."""
+
+    MISSING = auto()
+    WRONG = auto()
+    RIGHT = auto()
+
+    @property
+    def challenge(self) -> str:
+        """Return the value of ``WWW-Authenticate`` for a request that is refused."""
+        error = ', error="invalid_token"' if self is Credential.WRONG else ""
+        return f'Bearer realm="jetstream"{error}'
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How the port is guarded."""
+
+    token: SecretStr | None = None
+    """Of every request that sees more than a probe; None shows everybody everything."""
+    tls: ssl.SSLContext | None = None
+    """The server's side of TLS; None speaks none."""
+
+    def judge(self, headers: Iterable[tuple[bytes, bytes]]) -> Credential:
+        """Judge a request by its headers, whose names are in small letters; the token in constant time."""
+        if self.token is None:
+            return Credential.RIGHT
+        shown = [value for name, value in headers if name == b"authorization"]
+        if not shown:
+            return Credential.MISSING
+        scheme, _, token = shown[0].partition(b" ")
+        if len(shown) > 1 or scheme.lower() != b"bearer":
+            return Credential.WRONG
+        is_right = hmac.compare_digest(token.strip(b" "), self.token.get_secret_value().encode())
+        return Credential.RIGHT if is_right else Credential.WRONG
+
+
+def http_settings(config: HttpConfig | None) -> HttpSettings:
+    """Read the certificate and the token; blocks, for the start. None: there is no port.
+
+    Raises:
+        InvalidConfig: a file that is not there, or is not what it should be; a token that no header can have.
+    """
+    if config is None:
+        return HttpSettings()
+    setting = "http.token" if config.token_file is None else "http.token_file"
+    token = config.token if config.token_file is None else token_in(config.token_file, setting)
+    if token is not None and _SENDABLE.fullmatch(token.get_secret_value()) is None:
+        raise InvalidConfig(
+            f"{setting}: it travels in a header: only visible ASCII characters, and no spaces"
+        )
+    tls = None if config.tls is None else server_context(config.tls, "http.tls")
+    exposed = config.host not in LOOPBACK
+    if exposed and token is None and (config.tls is None or config.tls.client_ca is None):
+        _log.warning("whoever can connect can see the metrics: no http.token host=%s", config.host)
+    elif exposed and tls is None:
+        _log.warning("http.token travels unencrypted: there is no http.tls host=%s", config.host)
+    return HttpSettings(token, tls)
