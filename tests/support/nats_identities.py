@@ -1,4 +1,4 @@
-"""Ways to prove who one is to a nats-server: TLS certificates, nkeys and credentials files, made on the fly.
+"""Ways to prove who one is to a nats-server: TLS certificates, nkeys, JWTs, credentials files.
 
 Source: NATS documentation, "NKeys" and "JWT Guide" (claims version 2); RFC 8032 for Ed25519.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,7 +23,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _SEED_PREFIX: Final = 18 << 3
 _DAY: Final = dt.timedelta(days=1)
-_UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+"""Of a user."""
+ACCOUNT_UNLIMITED: Final = UNLIMITED | {
+    "imports": -1,
+    "exports": -1,
+    "wildcards": True,
+    "conn": -1,
+    "leaf": -1,
+}
 
 
 class NkeyKind(Enum):
@@ -32,6 +40,7 @@ class NkeyKind(Enum):
     OPERATOR = 14 << 3
     ACCOUNT = 0
     USER = 20 << 3
+    CURVE = 23 << 3
 
 
 class Nkey:
@@ -43,11 +52,16 @@ class Nkey:
         raw_seed = self._private.private_bytes_raw()
         prefix = bytes([_SEED_PREFIX | kind.value >> 5, (kind.value & 31) << 3])
         self.seed = _encode(prefix + raw_seed)
-        self.public_key = _encode(bytes([kind.value]) + self._private.public_key().public_bytes_raw())
+        self.public_key = encoded_key(kind, self._private.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
         """Return the raw signature of ``data``."""
         return self._private.sign(data)
+
+
+def encoded_key(kind: NkeyKind, raw: bytes) -> str:
+    """Return a public key as NATS writes it."""
+    return _encode(bytes([kind.value]) + raw)
 
 
 def _encode(data: bytes) -> str:
@@ -82,19 +96,23 @@ class Credentials:
     def issue(self, expires_at: int | None = None) -> None:
         """Write the user's file; ``expires_at`` is in seconds of Unix time."""
         expiry = {} if expires_at is None else {"exp": expires_at}
-        token = _token(self.account, self.user, "user", _UNLIMITED, **expiry)
-        self.user_file.write_text(
-            f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
-            f"-----BEGIN USER NKEY SEED-----\n{self.user.seed}\n------END USER NKEY SEED------\n"
-        )
+        token = signed_jwt(self.account, self.user.public_key, "user", UNLIMITED, **expiry)
+        write_credentials(self.user_file, token, self.user)
+
+
+def write_credentials(file: Path, token: str, user: Nkey) -> None:
+    """Write the file that a client proves with that it is the user of a JWT."""
+    file.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.seed}\n------END USER NKEY SEED------\n"
+    )
 
 
 def make_credentials(directory: Path) -> Credentials:
     """Make an operator, an account and a user, and write the user's ``.creds`` file."""
     operator, account, user = Nkey(NkeyKind.OPERATOR), Nkey(NkeyKind.ACCOUNT), Nkey(NkeyKind.USER)
-    operator_token = _token(operator, operator, "operator", {})
-    account_limits = _UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
-    account_token = _token(operator, account, "account", {"limits": account_limits})
+    operator_token = signed_jwt(operator, operator.public_key, "operator", {})
+    account_token = signed_jwt(operator, account.public_key, "account", {"limits": ACCOUNT_UNLIMITED})
     directory.mkdir(parents=True, exist_ok=True)
     config = (
         f"operator: {operator_token}\nresolver: MEMORY\n"
@@ -105,13 +123,15 @@ def make_credentials(directory: Path) -> Credentials:
     return credentials
 
 
-def _token(issuer: Nkey, subject: Nkey, kind: str, claims: Mapping[str, object], **standard: int) -> str:
-    """Return a signed NATS JWT."""
+def signed_jwt(
+    issuer: Nkey, subject: str, kind: str, claims: Mapping[str, object], **standard: int | str
+) -> str:
+    """Return a NATS JWT about the public key ``subject``; ``standard`` claims are those of any JWT."""
     body: dict[str, object] = {
         "iat": 1_700_000_000,
         "iss": issuer.public_key,
         "name": kind,
-        "sub": subject.public_key,
+        "sub": subject,
         "nats": {**claims, "type": kind, "version": 2},
         **standard,
     }
@@ -119,6 +139,13 @@ def _token(issuer: Nkey, subject: Nkey, kind: str, claims: Mapping[str, object],
     body["jti"] = base64.b32encode(digest).decode().rstrip("=")
     signed = f"{_part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_part(body)}"
     return f"{signed}.{_base64url(issuer.sign(signed.encode()))}"
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    """Return the claims of a JWT, whoever has signed it."""
+    part = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return claims
 
 
 def _part(value: dict[str, object] | dict[str, str]) -> str:
