@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from envelope.errors import InvalidSubject
+from envelope.subjects import validated_subject
 from jetstream.cli.options.option_groups import variable, variable_option
 from jetstream.cli.options.tls_files import client_context
 
@@ -106,6 +108,28 @@ class NatsOptions(NatsAccess):
         ),
     ] = field(default=NATS_URL_DEFAULT, repr=False)
     """May hold a password, so it is not in the repr."""
+    inbox_prefix: Annotated[
+        str | None,
+        _option("--inbox-prefix", "SUBJECT", "Where answers come, for rights to it. Default: _INBOX."),
+    ] = None
+
+    def checked(self) -> None:
+        """Refuse what `NatsAccess.checked` does, and a prefix that is no subject.
+
+        Raises:
+            typer.BadParameter: any of them.
+        """
+        NatsAccess.checked(self)
+        try:
+            if self.inbox_prefix is not None:
+                validated_subject(self.inbox_prefix)
+        except InvalidSubject as error:
+            raise typer.BadParameter(f"--inbox-prefix: {error.description}") from None
+
+    def connect_arguments(self) -> dict[str, Any]:
+        """Return what `NatsAccess.connect_arguments` does, and the prefix if it is given."""
+        prefix = {} if self.inbox_prefix is None else {"inbox_prefix": self.inbox_prefix}
+        return NatsAccess.connect_arguments(self) | prefix
 
     @property
     def urls(self) -> list[str]:

@@ -235,6 +235,7 @@ def access_options(nats: NatsOptions, socket: SocketOptions) -> dict[str, str]:
         "nats.credentials": nats.creds,
         "nats.nkeySeed": None if nats.nkey is None else nats.nkey.read_text().strip(),
         "nats.tls.ca": nats.tls_ca,
+        "nats.inboxPrefix": nats.inbox_prefix,
         "token": socket.socket_token,
         "tls.ca": (socket.socket_tls_ca or "system") if is_tls else None,
     }

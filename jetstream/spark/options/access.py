@@ -10,8 +10,9 @@ from typing import Any, Final, Literal, Self
 from nats.aio.client import RawCredentials
 from pydantic import SecretStr
 
-from envelope.errors import InvalidConfig, RequestError
+from envelope.errors import InvalidConfig, InvalidSubject, RequestError
 from envelope.spark_errors import InvalidOption
+from envelope.subjects import validated_subject
 from envelope.urls import shown_url
 from jetstream.client.blocking.client import BlockingClient, connect_blocking
 from jetstream.client.connection import JetstreamClient, connect
@@ -33,6 +34,13 @@ def _text(_option: str, text: str) -> str:
 
 def _secret(_option: str, text: str) -> SecretStr:
     return SecretStr(text)
+
+
+def _subject(option: str, text: str) -> str:
+    try:
+        return validated_subject(text)
+    except InvalidSubject as error:
+        raise InvalidOption(f"{option}: {error.description}") from None
 
 
 def _servers(option: str, text: str) -> tuple[str, ...]:
@@ -62,6 +70,8 @@ class NatsIdentity:
     """The path of a credentials file, or its contents."""
     nkey_seed: SecretStr | None = option({"nats.nkeySeed": _secret}, None)
     """The seed itself."""
+    inbox_prefix: str | None = option({"nats.inboxPrefix": _subject}, None)
+    """Where answers come; None: at ``_INBOX``."""
 
     def __repr__(self) -> str:
         return f"NatsIdentity({self.user or 'nobody'})"
@@ -74,6 +84,7 @@ class NatsIdentity:
             "token": _revealed(self.token),
             "nkeys_seed_str": _revealed(self.nkey_seed),
             "user_credentials": _credentials(self.credentials),
+            "inbox_prefix": self.inbox_prefix,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -175,10 +186,9 @@ def _check_whole(texts: Mapping[str, str], *, publishes: bool) -> None:
         raise InvalidOption(f"one way to authenticate to NATS, not {' and '.join(ways)}")
     if ("nats.user" in texts) != ("nats.password" in texts):
         raise InvalidOption("nats.user and nats.password belong together")
-    if "servers" not in texts and (ways or "nats.tls.ca" in texts):
-        raise InvalidOption(
-            f"{(ways or ['nats.tls.ca'])[0]} is for NATS, and servers does not say where it is"
-        )
+    of_nats = [*ways, *(name for name in ("nats.tls.ca", "nats.inboxPrefix") if name in texts)]
+    if "servers" not in texts and of_nats:
+        raise InvalidOption(f"{of_nats[0]} is for NATS, and servers does not say where it is")
 
 
 def _revealed(secret: SecretStr | None) -> str | None:

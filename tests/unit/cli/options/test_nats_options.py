@@ -50,6 +50,16 @@ def test_every_way_of_authenticating_reaches_nats_py(tmp_path: Path) -> None:
     assert NatsAccess(creds=seed).connect_arguments() == {"user_credentials": str(seed)}
 
 
+def test_a_prefix_of_inboxes_reaches_nats_py_if_it_is_one() -> None:
+    code, [options] = seen_by_a_command([], {"JETSTREAM_NATS_INBOX_PREFIX": "_INBOX_shop"})
+    assert code == 0
+    assert options.connect_arguments() == {"inbox_prefix": "_INBOX_shop"}
+    for wrong in ("", "a b", "a.>", "a..b", "a."):
+        [options] = seen_by_a_command(["--inbox-prefix", wrong])[1]
+        with pytest.raises(typer.BadParameter, match="--inbox-prefix"):
+            options.connect_arguments()
+
+
 def test_a_node_takes_the_same_identity_under_its_own_names(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("PEM")

@@ -59,6 +59,8 @@ def test_no_secret_is_shown_and_none_is_lost_on_the_way_to_an_executor() -> None
 def test_each_way_to_authenticate_reaches_the_nats_client() -> None:
     assert access(servers="a", nats_token="t").nats.connect_options() == {"token": "t"}
     assert access(servers="a", nats_nkeySeed="SU").nats.connect_options() == {"nkeys_seed_str": "SU"}
+    own = access(servers="a", nats_inboxPrefix="_INBOX_shop").nats.connect_options()
+    assert own == {"inbox_prefix": "_INBOX_shop"}
     by_path = access(servers="a", nats_credentials="shop.creds").nats.connect_options()
     assert by_path == {"user_credentials": "shop.creds"}
     assert not isinstance(by_path["user_credentials"], RawCredentials)
@@ -85,6 +87,8 @@ def test_each_way_to_authenticate_reaches_the_nats_client() -> None:
         ),
         ({"sockets": "a:1", "nats.token": "t"}, "nats.token is for NATS, and servers does not say"),
         ({"sockets": "a:1", "nats.tls.ca": "system"}, "nats.tls.ca is for NATS"),
+        ({"sockets": "a:1", "nats.inboxPrefix": "_INBOX_shop"}, "nats.inboxPrefix is for NATS"),
+        ({"servers": "a", "nats.inboxPrefix": "a.>"}, "nats.inboxPrefix: "),
         ({"servers": "a", "shortCircuitReads": "no"}, "shortCircuitReads: 'no': there are true, false"),
         ({"servers": "a", "shortCircuitReads": " "}, "shortCircuitReads is empty"),
         ({"servers": "a", "SERVERS": "b"}, "SERVERS is given twice, with different values"),
