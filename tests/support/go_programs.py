@@ -1,4 +1,4 @@
-"""The ``nats`` command and the examples in Go, built once from the Go module proxy.
+"""The ``nats`` and ``nsc`` commands and the examples in Go, built once from the Go module proxy.
 
 Each is a module whose go.mod and go.sum pin its sources. What is built is kept in the user's cache directory
 under a name that changes with them, so only the first run on a machine takes minutes.
@@ -18,6 +18,7 @@ from tests.support.commands import REPOSITORY
 EXAMPLES: Final = REPOSITORY / "examples" / "go"
 BUILD_SECONDS_MAX: Final = 900
 _NATS_COMMAND: Final = REPOSITORY / "tests" / "interop" / "go"
+_NSC_COMMAND: Final = REPOSITORY / "tests" / "interop" / "nsc"
 _OUT_OF_REACH: Final = re.compile(
     r"dial tcp|no such host|timeout|connection (?:refused|reset)|server response:|: [45]\d\d |"
     r"module lookup disabled|TLS handshake|certificate"
@@ -32,6 +33,11 @@ class NotBuildable(Exception):
 def nats_command() -> Path:
     """Return a directory with the ``nats`` command. Raises what `go_examples` raises."""
     return _built(_NATS_COMMAND, "github.com/nats-io/natscli/nats")
+
+
+def nsc_command() -> Path:
+    """Return a directory with the ``nsc`` command. Raises what `go_examples` raises."""
+    return _built(_NSC_COMMAND, "github.com/nats-io/nsc/v2")
 
 
 def go_examples() -> Path:

@@ -1,0 +1,329 @@
+"""The roles of docs/permissions.md: each can do what the page says, and NATS refuses everything else."""
+
+import asyncio
+import copy
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import jetstream
+from envelope.errors import ConnectionLost, NoResponders, Unauthorized
+from jetstream.cli.output.exit_codes import ExitCode
+from metadata.api.requests import REQUESTS
+from tests.conftest import StartNatsServer
+from tests.support.commands import CommandProcess
+from tests.support.nats_operator import OperatorSite
+from tests.support.node_cluster import NodeCluster
+from tests.support.nodes import run
+from tests.support.nsc_commands import accounts_of
+from tests.support.role_matrix import cases, check_matrix
+from tests.support.role_sites import (
+    ROLES,
+    SITES,
+    RoleSite,
+    commands,
+    configuration,
+    configured_site,
+    credentials_site,
+)
+from tests.support.sockets import until
+
+TOKEN = "swordfish-and-chips"
+
+
+def has_length(items: list[str], length: int) -> bool:
+    return len(items) == length
+
+
+@pytest.fixture(params=list(SITES))
+def there(request: pytest.FixtureRequest, tmp_path: Path, start_nats_server: StartNatsServer) -> RoleSite:
+    """A server with the roles, in one of the page's ways."""
+    return SITES[request.param](tmp_path, start_nats_server)
+
+
+def test_the_matrix_has_every_request() -> None:
+    for case in cases():
+        REQUESTS[case.operation].model_validate(case.fields(exists=False))
+    assert {case.operation for case in cases()} == REQUESTS.keys()
+
+
+def test_every_request_is_answered_or_refused_by_the_right_that_is_missing(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    run(check_matrix(there, there.node(tmp_path / "data")))
+
+
+def test_nodes_of_a_cluster_pass_requests_on_as_the_page_lets_them(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    there = configured_site(tmp_path, start_nats_server)
+
+    @asynccontextmanager
+    async def three_nodes() -> AsyncIterator[None]:
+        cluster = NodeCluster(tmp_path, there.server.url.replace("//", "//node:node-secret@"))
+        try:
+            cluster.start()
+            async with there.connect("operator") as operator:
+                await cluster.until_ready(operator.nats)
+                replicas = {"replicas": 3, "min_insync_replicas": 2}
+                await operator.streams.create("all", "shop.orders.all", **replicas)
+                await cluster.until_whole(operator.nats, "all")
+                async with there.connect("publisher") as publisher:
+                    assert (await publisher.publish("shop.orders.all", b"x")).offset == 0
+            yield
+        finally:
+            cluster.close()
+
+    run(check_matrix(there, three_nodes()))
+    assert not [line for line in there.server.log_lines if "LOG/user:node" in line]
+
+
+def test_an_account_without_an_activation_reaches_nothing(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    """In operator mode an account says itself what it imports: private exports want more than that."""
+    accounts = {name: copy.deepcopy(account) for name, account in accounts_of(commands()).items()}
+    shop = accounts["SHOP"]
+    shop.imports = [dataclasses.replace(each, has_activation=False) for each in shop.imports]
+    operator = OperatorSite(accounts)
+    operator.write_credentials(tmp_path)
+    there = credentials_site(tmp_path, start_nats_server(operator.server_config()))
+
+    async def scenario() -> None:
+        async with there.node(tmp_path / "data"), there.connect("operator") as js:
+            await js.streams.create("shop/orders", "shop.orders.>")
+            async with there.connect("publisher") as publisher:
+                with pytest.raises(NoResponders):
+                    await publisher.publish("shop.orders.eu", b"x")
+            async with there.connect("admin") as admin:
+                with pytest.raises(NoResponders):
+                    await admin.streams.delete("shop/orders")
+            assert (await js.streams.info("shop/orders")).log_end_offset == 0
+
+    run(scenario())
+
+
+def test_a_publisher_gets_the_acks_of_its_subjects_and_publishes_on_no_others(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data"),
+            there.connect("operator") as operator,
+            there.connect("publisher") as js,
+        ):
+            await operator.streams.create("shop/orders", "shop.orders.>")
+            await operator.streams.create("hr/eu", "shop.orders.eu")
+            assert (await js.publish("shop.orders.us", b"1", message_id="1")).offset == 0
+            assert (await js.publish("shop.orders.us", b"1", message_id="1")).duplicate
+            acks = await js.publish_all([("shop.orders.us", b"%d" % each) for each in range(100)])
+            assert [ack.offset for ack in acks] == list(range(1, 101))
+            both = await js.publish("shop.orders.eu", b"x", streams=["shop/orders", "hr/eu"])
+            assert [ack.stream for ack in both] == ["shop/orders", "hr/eu"]
+            plain = await js.nats.jetstream().publish("shop.orders.us", b"plain")
+            assert (plain.stream, plain.seq) == ("shop/orders", 103)
+            for subject in ("shop.other", "hr.eu", "jetstream.api.cursors.plain.reader.orders"):
+                with pytest.raises(Unauthorized, match=f"publish on '{subject}'"):
+                    await js.publish(subject, b"x")
+            for role in ROLES:
+                if role not in ("publisher", "operator"):
+                    async with there.connect(role) as other:
+                        with pytest.raises(Unauthorized, match="publish on 'shop"):
+                            await other.publish("shop.orders.us", b"x")
+            assert (await operator.streams.info("shop/orders")).log_end_offset == 103
+
+    run(scenario())
+
+
+def test_a_team_administers_partitioned_and_nested_streams_and_lists_its_own(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data", api={"names_in_subjects": "required"}),
+            there.connect("operator") as operator,
+            there.connect("admin") as js,
+        ):
+            await operator.streams.create("hr/salaries", "shop.orders.hr")
+            await operator.groups.reset("hr/clerks", "earliest", streams=["hr/salaries"])
+            await js.streams.create("shop/eu/orders", "shop.orders.>", partitions=2, partition_by="key")
+            await js.streams.create("shop/plain", "shop.orders.plain")
+            await js.streams.update("shop/eu/orders", labels={"team": "shop"})
+            assert (await js.streams.info("shop/eu/orders/1")).state == "online"
+            assert [stream.name for stream in await js.streams.list("shop/")] == [
+                "shop/eu/orders/0",
+                "shop/eu/orders/1",
+                "shop/plain",
+            ]
+            assert len(await js.streams.list("shop/eu/")) == 2
+            await js.groups.reset("shop/packers", "earliest", streams=["shop/eu/orders"])
+            assert [group.group for group in await js.groups.list("shop/")] == ["shop/packers"]
+            await js.groups.delete("shop/packers")
+            for act in (js.streams.list(), js.streams.list("hr/"), js.groups.list("hr/"), js.groups.list()):
+                with pytest.raises(Unauthorized, match="publish on"):
+                    await act
+            await js.streams.delete("shop/eu/orders")
+            assert [stream.name for stream in await operator.streams.list()] == ["hr/salaries", "shop/plain"]
+
+    run(scenario())
+
+
+def test_a_reader_and_a_member_need_the_sockets_token_and_hardly_any_right(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data", socket={"port": 0, "token": TOKEN}),
+            there.connect("operator") as operator,
+            there.connect("reader", socket_token=TOKEN) as reader,
+            there.connect("member", socket_token=TOKEN) as member,
+        ):
+            await operator.streams.create("orders", "shop.orders.>")
+            async with there.connect("publisher") as publisher:
+                await publisher.publish("shop.orders.eu", b"one")
+            assert [record.value async for record in reader.read("orders")] == [b"one"]
+            await reader.cursors.commit("reader", "orders", 1)
+            assert (await reader.cursors.get("reader", "orders")).offset == 1
+            with pytest.raises(Unauthorized, match=r"cursors\.plain\.other\.orders"):
+                await reader.cursors.commit("other", "orders", 1)
+            async with member.consume("orders", group="shop/packers") as consumer:
+                async for record in consumer:
+                    assert record.value == b"one"
+                    await consumer.commit()
+                    break
+            assert (await operator.groups.lag("shop/packers")).total == 0
+            async with there.connect("operator") as nobody:
+                with pytest.raises(Unauthorized):
+                    await nobody.read_table("orders")
+
+    run(scenario())
+
+
+def test_nobody_hears_the_answers_the_messages_or_the_requests_of_others(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    others = (">", "shop.orders.>", "_INBOX.>", "jetstream.api.>", "_R_.>", "$SYS.>")
+
+    async def scenario() -> None:
+        async with there.node(tmp_path / "data"):
+            for role, neighbour in zip(ROLES, (*ROLES[1:], ROLES[0]), strict=True):
+                refusals: list[str] = []
+
+                async def refused(error: Exception, refusals: list[str] = refusals) -> None:
+                    refusals.append(str(error))
+
+                async with there.connect(role, error_cb=refused) as js:
+                    wanted = (*others, f"_INBOX_{neighbour}.>")
+                    for subject in wanted:
+                        await js.nats.subscribe(subject)
+                    await until(partial(has_length, refusals, len(wanted)))
+                for subject, refusal in zip(wanted, refusals, strict=True):
+                    assert f'permissions violation for subscription to "{subject.lower()}"' in refusal
+
+    run(scenario())
+
+
+def test_the_subjects_on_which_nodes_speak_lead_nowhere_even_for_the_operator(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    async def scenario() -> None:
+        async with there.node(tmp_path / "data") as node, there.connect("operator") as js:
+            await js.streams.create("orders", "shop.orders.>")
+            for suffix in (f"node.{node.node_id}.stream.delete.orders", "discovery"):
+                with pytest.raises(NoResponders):
+                    await js.publish(f"jetstream.api.{suffix}", b"{}")
+            assert (await js.streams.info("orders")).state == "online"
+
+    run(scenario())
+
+
+def test_what_an_account_does_not_import_leads_nowhere_whatever_its_user_may_do(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    """The outer fence alone: the user of the page may publish and subscribe to everything here."""
+    recipe = configuration()
+    begin = recipe.index('{ user: admin, password: "admin-secret"')
+    end = recipe.index("} }", begin)
+    wide = f'{recipe[:begin]}{{ user: admin, password: "admin-secret" }}{recipe[end + len("} }") :]}'
+    there = configured_site(tmp_path, start_nats_server, wide)
+
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data"),
+            there.connect("operator") as operator,
+            there.connect("admin") as js,
+        ):
+            await operator.streams.create("hr/salaries", "shop.orders.hr")
+            for act in (
+                js.streams.info("hr/salaries"),
+                js.streams.delete("hr/salaries"),
+                js.streams.list(),
+                js.streams.lookup("shop.orders.hr"),
+                js.cursors.commit("other", "orders", 1),
+            ):
+                with pytest.raises(NoResponders):
+                    await act
+            heard = await js.nats.subscribe(">")
+            await js.streams.create("shop/orders", "shop.orders.>")
+            assert (await js.publish("shop.orders.eu", b"x")).offset == 0
+            await operator.requests.cluster_info()
+            own = [(await heard.next_msg()).subject for _ in range(heard.pending_msgs)]
+            assert all(subject.startswith(("_INBOX_admin.", "jetstream.api.", "shop.")) for subject in own)
+            assert "jetstream.api.cluster.info" not in own
+            assert [stream.name for stream in await operator.streams.list()] == ["hr/salaries", "shop/orders"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("user", ["publisher", "stranger"])
+def test_the_service_of_the_callout_lets_nobody_in_whom_it_does_not_know(
+    tmp_path: Path, start_nats_server: StartNatsServer, user: str
+) -> None:
+    there = SITES["auth callout"](tmp_path, start_nats_server)
+
+    async def scenario() -> None:
+        async with there.service():
+            with pytest.raises(ConnectionLost, match="Authorization Violation"):
+                async with jetstream.connect(
+                    there.server.url, user=user, password="wrong", request_timeout=0.5
+                ):
+                    pass
+
+    run(scenario())
+
+
+def test_the_command_has_inboxes_of_its_user(tmp_path: Path, start_nats_server: StartNatsServer) -> None:
+    there = configured_site(tmp_path, start_nats_server)
+
+    def command(role: str, *arguments: str, prefix: str = "") -> tuple[int, str, str]:
+        identity = {
+            "JETSTREAM_NATS": there.server.url,
+            "JETSTREAM_NATS_USER": role,
+            "JETSTREAM_NATS_PASSWORD": f"{role}-secret",
+            **({"JETSTREAM_NATS_INBOX_PREFIX": prefix} if prefix else {}),
+        }
+        with CommandProcess(*arguments, environment=identity) as process:
+            return process.finished()
+
+    async def scenario() -> None:
+        async with there.node(tmp_path / "data"):
+            create = ("stream", "create", "shop/orders", "--subject", "shop.orders.>")
+            code, _, told = await asyncio.to_thread(command, "admin", *create)
+            assert code in (ExitCode.REFUSED, ExitCode.UNREACHABLE), "it may be done already"
+            assert "does not let this user subscribe to '_INBOX." in told
+            code, _, told = await asyncio.to_thread(command, "admin", *create, prefix="_INBOX_admin")
+            assert code == 0, told
+            pub = ("pub", "shop.orders.eu", "x")
+            code, _, told = await asyncio.to_thread(command, "publisher", *pub, prefix="_INBOX_publisher")
+            assert code == 0, told
+            code, _, told = await asyncio.to_thread(
+                command, "publisher", "stream", "ls", prefix="_INBOX_publisher"
+            )
+            assert code == ExitCode.REFUSED
+            assert "publish on 'jetstream.api.stream.list'" in told
+
+    run(scenario())
