@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 import jetstream
 from envelope.errors import StorageError
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.http import server as http_server
 from jetstream.node.http.access import HttpSettings, http_settings
 from jetstream.node.http.server import HttpServer, Page, Pages
@@ -24,6 +25,8 @@ from jetstream.node.node import Node
 from jetstream.node.settings.node_config import HttpConfig, ServerTlsConfig
 from metadata.node.peers import accepting
 from tests.support.commands import REPOSITORY, up
+from tests.support.commands import jetstream as command
+from tests.support.local_clusters import start
 from tests.support.nats_identities import TlsFiles
 from tests.support.nodes import nats_and_node, run
 from tests.support.scraping import exchange, get
@@ -242,6 +245,32 @@ def test_the_health_check_of_the_image_asks_as_the_settings_say(
             assert (code, json.loads(output)["ready"]) == (1, False)
 
     run(scenario())
+
+
+def test_nodes_that_are_just_started_take_the_token_from_the_environment(tmp_path: Path) -> None:
+    cluster = start(tmp_path / "data", "--http-port", "0", JETSTREAM_NODE_HTTP__TOKEN=TOKEN)
+    addresses = [node["endpoints"]["http"].rpartition(":") for node in cluster.nodes.values()]
+
+    async def scenario() -> None:
+        for host, _, port in addresses:
+            for header, status in ((SHOWN, b"200"), ("X: y", b"401")):
+                lines = f"GET /metrics HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode()
+                assert (await answer((host, int(port)), lines)).startswith(b"HTTP/1.1 " + status)
+
+    with cluster.process:
+        assert len(addresses) == 3
+        run(scenario())
+
+
+def test_a_token_for_a_port_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the nodes would open the port that is the default."""
+    monkeypatch.setenv("JETSTREAM_NODE_HTTP__TOKEN", TOKEN)
+    refused = command("up", "--nodes", "3", "--data", str(tmp_path))
+    assert refused.exit_code == ExitCode.REFUSED
+    assert "JETSTREAM_NODE_HTTP__TOKEN is set, and there is no port" in refused.stderr
+    assert TOKEN not in refused.stderr
 
 
 def test_a_node_that_is_just_started_takes_token_and_tls_from_the_environment(

@@ -17,7 +17,7 @@ class Cluster:
     nodes: dict[str, dict[str, Any]]
 
 
-def start(data: Path, *arguments: str, nodes: str = "3") -> Cluster:
+def start(data: Path, *arguments: str, nodes: str = "3", **environment: str) -> Cluster:
     process = CommandProcess(
         *(
             "up",
@@ -31,7 +31,8 @@ def start(data: Path, *arguments: str, nodes: str = "3") -> Cluster:
             "0",
             "--json",
             *arguments,
-        )
+        ),
+        environment=environment,
     )
     cluster = Cluster(process, "", {})
     while (event := next_event(process))["event"] != "ready":

@@ -1,6 +1,7 @@
 """``jetstream up --nodes N``: several nodes in the foreground, with a NATS server of their own or yours."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import typer
 
+from envelope.errors import InvalidConfig
 from envelope.types import NodeId
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
@@ -33,6 +35,7 @@ from jetstream.cli.serve.running import (
     signals_set,
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
+from jetstream.node.settings.node_config import ENV_PREFIX
 
 SOCKET_PORT_DEFAULT: Final = 9292
 
@@ -87,7 +90,7 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
     """Run the nodes until a signal, or until one cannot be kept alive.
 
     Raises:
-        InvalidConfig: the directory or the ports do not fit.
+        InvalidConfig: the directory or the ports do not fit; the environment guards a port that is not there.
         UnavailableError: NATS does not answer, or a node was given up.
     """
     stop, lines = asyncio.Event(), BackgroundLines()
@@ -125,9 +128,19 @@ def _ports(plan: ClusterPlan, directory: ClusterDirectory) -> dict[NodeId, NodeP
     nodes, taken = directory.peers.keys(), set(directory.peers.values())
     sockets = ports_of(nodes, first, taken)
     if plan.first_http_port is None:
+        _refuse_guarded_nothing()
         return {node: NodePorts(port, None) for node, port in sockets.items()}
     http = ports_of(nodes, plan.first_http_port, taken | set(sockets.values()))
     return {node: NodePorts(port, http[node]) for node, port in sockets.items()}
+
+
+def _refuse_guarded_nothing() -> None:
+    """Refuse settings of an HTTP port where there is none: every node would open the default one."""
+    section = f"{ENV_PREFIX}HTTP__"
+    names = (name for name in sorted(os.environ) if name.upper().startswith(section))
+    stray = next((name for name in names if name.upper() != f"{section}PORT"), None)
+    if stray is not None:
+        raise InvalidConfig(f"{stray} is set, and there is no port: say --http-port, too")
 
 
 async def _begin(
