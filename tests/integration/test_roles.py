@@ -57,6 +57,26 @@ def test_every_request_is_answered_or_refused_by_the_right_that_is_missing(
     run(check_matrix(there, there.node(tmp_path / "data")))
 
 
+@pytest.mark.parametrize(
+    ("right", "other"),
+    [
+        ('publish: "jetstream.api.cluster.info"', 'publish: "jetstream.api.>"'),
+        ('"jetstream.api.stream.*.shop.>"\n', '"jetstream.api.stream.*.>"\n'),
+        ('"jetstream.api.cursor.get.reader", ', ""),
+        ('{ service: { account: LOG, subject: "jetstream.api.cursor.>" } }', ""),
+    ],
+    ids=["a member who may all", "a team that sees others", "a reader without its cursor", "an import less"],
+)
+def test_the_matrix_notices_a_right_too_many_and_one_too_few(
+    tmp_path: Path, start_nats_server: StartNatsServer, right: str, other: str
+) -> None:
+    recipe = configuration()
+    assert recipe.count(right) == 1
+    there = configured_site(tmp_path, start_nats_server, recipe.replace(right, other))
+    with pytest.RaisesGroup(AssertionError):
+        run(check_matrix(there, there.node(tmp_path / "data")))
+
+
 def test_nodes_of_a_cluster_pass_requests_on_as_the_page_lets_them(
     tmp_path: Path, start_nats_server: StartNatsServer
 ) -> None:
@@ -168,6 +188,16 @@ def test_a_team_administers_partitioned_and_nested_streams_and_lists_its_own(
                     await act
             await js.streams.delete("shop/eu/orders")
             assert [stream.name for stream in await operator.streams.list()] == ["hr/salaries", "shop/plain"]
+
+    run(scenario())
+
+
+def test_a_team_stores_nothing_that_the_nodes_may_not_subscribe_to(tmp_path: Path, there: RoleSite) -> None:
+    async def scenario() -> None:
+        async with there.node(tmp_path / "data"), there.connect("admin") as js:
+            with pytest.raises(Unauthorized, match=r"subscribe to 'hr\.>'"):
+                await js.streams.create("shop/others", "hr.>")
+            assert (await js.streams.info("shop/others")).state == "offline"
 
     run(scenario())
 
