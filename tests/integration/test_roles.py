@@ -77,14 +77,17 @@ def test_the_matrix_notices_a_right_too_many_and_one_too_few(
         run(check_matrix(there, there.node(tmp_path / "data")))
 
 
+@pytest.mark.parametrize("way", ["configuration", "operator mode"])
 def test_nodes_of_a_cluster_pass_requests_on_as_the_page_lets_them(
-    tmp_path: Path, start_nats_server: StartNatsServer
+    tmp_path: Path, start_nats_server: StartNatsServer, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    there = configured_site(tmp_path, start_nats_server)
+    there = SITES[way](tmp_path, start_nats_server)
+    for name, value in there.node_identity.items():
+        monkeypatch.setenv(f"JETSTREAM_NODE_NATS__{name.upper()}", str(value))
 
     @asynccontextmanager
     async def three_nodes() -> AsyncIterator[None]:
-        cluster = NodeCluster(tmp_path, there.server.url.replace("//", "//node:node-secret@"))
+        cluster = NodeCluster(tmp_path, there.server.url)
         try:
             cluster.start()
             async with there.connect("operator") as operator:
