@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 import jetstream
 from envelope.errors import StorageError
+from envelope.limits import MIB
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.http import server as http_server
 from jetstream.node.http.access import HttpSettings, http_settings
@@ -30,6 +31,7 @@ from tests.support.local_clusters import start
 from tests.support.nats_identities import TlsFiles
 from tests.support.nodes import nats_and_node, run
 from tests.support.scraping import exchange, get
+from tests.support.sockets import until
 from tests.support.tls_sockets import context
 
 TOKEN = "swordfish-and-chips"
@@ -197,6 +199,27 @@ def test_peers_that_are_slow_over_tls_are_cut_off_in_time(
 
     monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS", 0.2)
     monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
+    run(scenario())
+
+
+def test_peers_that_never_read_over_tls_are_cut_off_in_time(
+    tls_files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def large() -> Page:
+        return Page(HTTPStatus.OK, "text/plain", bytes(16 * MIB))
+
+    async def scenario() -> None:
+        settings = http_settings(HttpConfig(tls=tls_of(tls_files)))
+        server = HttpServer(Pages(every={"/page": large}), settings)
+        address = await server.start("127.0.0.1", 0)
+        # The limit stops the peer's reading at once; the page is more than the kernels hold meanwhile.
+        _, writer = await asyncio.open_connection(*address, ssl=context(tls_files), limit=1)
+        writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: len(server._server) == 0)
+        writer.transport.abort()
+        await server.stop()
+
+    monkeypatch.setattr(http_server, "EXCHANGE_S_MAX", 0.5)
     run(scenario())
 
 
