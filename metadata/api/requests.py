@@ -436,6 +436,10 @@ QUESTIONS: Final[frozenset[type[Request]]] = frozenset(
         FindCoordinatorRequest,
         ListGroupsRequest,
         GroupInfoRequest,
+        NamespaceInfoRequest,
+        ListNamespacesRequest,
+        ReadTicketRequest,
+        GroupTicketRequest,
     }
 )
 """Requests that change nothing; all others are audited."""

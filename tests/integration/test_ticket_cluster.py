@@ -1,14 +1,17 @@
 """Tickets on three nodes: keys that are rotated and revoked under readers, a leader that is killed."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 import jetstream
 from jetstream import JetstreamClient
 from metadata.api.ticket_responses import RotateKeyResponse, TicketResponse
+from tests.support.moved_clock import move_clock
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, run
@@ -33,6 +36,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeClus
 
 async def rotate(js: JetstreamClient, *, revoke: bool) -> None:
     await js.requests.ask("cluster.rotate_key", {"revoke": revoke}, RotateKeyResponse)
+
+
+async def hello(nodes: NodeCluster, node: str, ticket: str) -> dict[str, object]:
+    peer = RawPeer(nodes[node].socket_port)
+    try:
+        return await peer.ask(op="hello", id=0, protocol=1, ticket=ticket)
+    finally:
+        peer.close()
 
 
 def test_fifty_readers_go_on_while_keys_are_rotated_and_a_leader_is_killed(
@@ -99,31 +110,48 @@ def test_a_ticket_of_a_key_that_was_revoked_is_refused_by_every_node(
 ) -> None:
     nodes, url = cluster
 
-    async def hello(node: str, ticket: str) -> dict[str, object]:
-        peer = RawPeer(nodes[node].socket_port)
-        try:
-            return await peer.ask(op="hello", id=0, protocol=1, ticket=ticket)
-        finally:
-            peer.close()
-
     async def scenario() -> None:
         async with jetstream.connect(url) as js:
             await nodes.until_ready(js.nats)
             for revoke in (True, False):  # by two rotations, as by one that revokes
                 old = (await js.requests.ask("read", {"stream": "s"}, TicketResponse)).ticket
                 for node in nodes.nodes:
-                    assert "error" not in await hello(node, old)
+                    assert "error" not in await hello(nodes, node, old)
                 await rotate(js, revoke=revoke)
                 if not revoke:
                     for node in nodes.nodes:
-                        assert "error" not in await hello(node, old), "the key before is good"
+                        assert "error" not in await hello(nodes, node, old), "the key before is good"
                     await rotate(js, revoke=False)
                 async with asyncio.timeout(WAIT_SECONDS):
                     for node in nodes.nodes:  # which hear of the key one after the other
-                        while "error" not in (answer := await hello(node, old)):
+                        while "error" not in (answer := await hello(nodes, node, old)):
                             await pause()
                         error = answer["error"]
                         assert isinstance(error, dict)
                         assert error["err_code"] == "invalid_ticket"
 
     run(scenario())
+
+
+def test_a_ticket_is_good_at_nodes_whose_clocks_differ_by_five_minutes(tmp_path: Path) -> None:
+    """With the default times: the node that gives it out may be the one behind, or the one ahead."""
+
+    async def scenario(nodes: NodeCluster, url: str) -> None:
+        async with jetstream.connect(url) as js:
+            await nodes.until_ready(js.nats)
+            for node in ("a", "b", "c"):
+                name = await js.nats.request(f"jetstream.api.node.{node}.read.s", b"", timeout=WAIT_SECONDS)
+                ticket = json.loads(name.data)["ticket"]
+                for other in nodes.nodes:
+                    assert "error" not in await hello(nodes, other, ticket), (node, other)
+
+    with NatsServer(tmp_path / "nats") as server:
+        nodes = NodeCluster(tmp_path, server.url, socket='require = "ticket"')
+        for node, ahead_s in (("a", 150), ("b", -150)):
+            nodes[node].clock = tmp_path / f"clock-{node}"
+            move_clock(tmp_path / f"clock-{node}", ahead_s)
+        nodes.start()
+        try:
+            run(scenario(nodes, server.url))
+        finally:
+            nodes.close()

@@ -15,7 +15,9 @@ import jetstream
 from envelope.errors import InvalidTicket, StreamRecreated, Unauthorized
 from jetstream import JetstreamClient
 from tests.conftest import StartNatsServer
-from tests.support.nats_site import NODE, Site, site, users_config
+from tests.support.commands import jetstream as command
+from tests.support.commands import json_lines, succeeded
+from tests.support.nats_site import NODE, PASSWORD, Site, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
 
 API = "jetstream.api."
@@ -231,5 +233,32 @@ def test_a_token_opens_everything_beside_tickets(tmp_path: Path, start_nats_serv
                 async with jetstream.connect(socket=address, socket_token=token) as js:
                     with pytest.raises(Unauthorized):
                         await js.stream_names()
+
+    run(scenario())
+
+
+def test_the_command_and_the_blocking_client_read_by_ticket(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    def as_party(name: str) -> str:
+        return server.url.replace("nats://", f"nats://{name}:{PASSWORD}@")
+
+    def ask() -> None:
+        some = ("read", "shop/orders", "--subject", "orders.eu.*", "--format", "jsonl")
+        european = json_lines(succeeded(*some, nats=as_party("eu")))
+        assert [record["subject"] for record in european] == ["orders.eu.de", "orders.eu.fr"]
+        refused = command("read", "shop/orders", nats=as_party("eu"))
+        assert refused.exit_code != 0
+        assert "jetstream.api.read.shop.orders" in refused.stderr
+        with jetstream.connect_blocking(as_party("auditor")) as js:
+            assert len(list(js.read("shop/orders"))) == 4
+        assert "signs tickets" in succeeded("cluster", "rotate-key", "--revoke", nats=as_party(NODE))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server, require="ticket") as there:
+            await with_orders(there)
+            await asyncio.to_thread(ask)
 
     run(scenario())
