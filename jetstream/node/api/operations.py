@@ -18,7 +18,7 @@ from jetstream.node.api.namespaces import answer_about_namespaces
 from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.api.placement import Placing
 from jetstream.node.api.restore import check_store, found_remains, going_on, restored_config
-from jetstream.node.api.stream_info import stream_info, stream_summary
+from jetstream.node.api.stream_info import confirm_reign, stream_info, stream_summary
 from jetstream.node.api.tickets import TicketOffice
 from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.nats.audit_trail import AuditTrail
@@ -142,12 +142,16 @@ class ApiOperations:
         operations = OneStream(self._propose, self._update, self._served)
         self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, operations)
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request, *, is_live: bool = True) -> Response:
         """Do what ``request`` asks; returns when it is durable.
+
+        ``is_live``: info of a stream that is led here waits until that is confirmed; else it does not.
 
         Raises:
             JetstreamError: the typed refusal, to be sent instead.
         """
+        if is_live and isinstance(request, StreamInfoRequest):
+            await confirm_reign(self._streams, request.name)
         if self._partitioned.is_asked(request):
             if isinstance(request, CreateStreamRequest):
                 check_store(self._services.tier, needed=request.tier)
@@ -176,7 +180,7 @@ class ApiOperations:
             return await answer_about_namespaces(request, self._catalog, self._propose)
         if isinstance(request, TicketRequest):
             return await self._tickets.answer(request)
-        return self._survey(request)
+        return await self._survey(request)
 
     async def _change(self, request: StreamChange) -> Response:
         match request:
@@ -194,12 +198,12 @@ class ApiOperations:
             case _:
                 assert_never(request)
 
-    def _survey(self, request: _Survey) -> Response:
+    async def _survey(self, request: _Survey) -> Response:
         match request:
             case ResetStreamTimeRequest(name=name):
-                return _time_reset(*self._led(name))
-            case StreamInfoRequest():
-                return self._info(self._known(request.name))
+                return _time_reset(*await self._led(name))
+            case StreamInfoRequest(name=name):
+                return self._info(self._known(name))
             case ListStreamsRequest():
                 return _listed(request, self._catalog, self._streams)
             case LookupStreamsRequest(subject=subject):
@@ -336,7 +340,7 @@ class ApiOperations:
         return DeleteStreamResponse(name=name, incarnation=incarnation)
 
     async def _truncate(self, request: TruncateStreamRequest) -> TruncateStreamResponse:
-        replica, _ = self._led(request.name)
+        replica, _ = await self._led(request.name)
         before = replica.log.reader.segments
         await truncate_before(replica, Offset(request.before))
         oldest, log_start_offset = replica.log.reader.segments[0], replica.readable.log_start_offset
@@ -349,7 +353,7 @@ class ApiOperations:
         )
 
     async def _set_txid(self, request: SetTxidRequest) -> SetTxidResponse:
-        replica, leading = self._led(request.name)
+        replica, leading = await self._led(request.name)
         command = SetTxid(
             stream=replica.name,
             incarnation=replica.incarnation,
@@ -368,14 +372,15 @@ class ApiOperations:
             name=replica.name, offset=command.offset, txid=command.txid, last_txid=last_txid
         )
 
-    def _led(self, name: str) -> tuple[StreamReplica, LeadingStream]:
-        """Return a stream that this node leads, and the reign.
+    async def _led(self, name: str) -> tuple[StreamReplica, LeadingStream]:
+        """Return a stream that this node leads, and the reign, once that is confirmed.
 
         Raises:
             UnknownStream: there is none.
-            StreamOffline: another node leads it.
+            StreamOffline: another node leads it, or may by now.
         """
         stream = self._known(name)
+        await confirm_reign(self._streams, name)
         replica = self._streams.stream(stream.name)
         if replica is None or replica.leading is None:
             raise StreamOffline(f"stream {stream.name} is not led by this node")

@@ -235,7 +235,7 @@ class RequestApi:
 
     async def _last_known(self, request: StreamInfoRequest) -> bytes:
         """Return the catalogue's part of the info of a stream whose leader does not answer."""
-        info = await self._operations.answer(request)
+        info = await self._operations.answer(request, is_live=False)
         if isinstance(info, StreamInfo) and info.leader not in (None, self._node_id):
             info = info.model_copy(update={"reason": f"{info.leader}, its leader, does not answer"})
         return encode_response(info)

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from datetime import timedelta
 
 from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, StreamOffline
+from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.state.epochs import EpochHistory
@@ -79,6 +80,19 @@ def stream_info(
     )
 
 
+async def confirm_reign(streams: NodeStreams, name: str) -> None:
+    """Return once it is known that this node leads the stream, if it seems so here.
+
+    A leader that has stood still, or was cut off, does not know yet that another one leads.
+
+    Raises:
+        StreamOffline: it leads no more, or nobody can say whether it does.
+    """
+    replica, _ = _found(streams, name)
+    if replica is not None and replica.leading is not None:
+        await replica.confirm_leadership()
+
+
 def stream_summary(stream: Stream, streams: NodeStreams) -> StreamSummary:
     """Return one line of a list."""
     replica, _ = _live(stream, streams)
@@ -101,15 +115,22 @@ def stream_summary(stream: Stream, streams: NodeStreams) -> StreamSummary:
 
 def _live(stream: Stream, streams: NodeStreams) -> tuple[StreamReplica | None, JetstreamError | None]:
     """Return the replica that is here, and why the stream cannot take records here, if it cannot."""
-    try:
-        replica = streams.stream(stream.name)
-    except (StreamOffline, NotReplica) as problem:
-        return None, problem
+    replica, problem = _found(streams, stream.name)
     if replica is None:
-        return None, None
+        return None, problem
     if replica.leading is None:
         return replica, _not_led_here(stream)
+    if not replica.leads:
+        return replica, StreamOffline("its leader has no lease, so that it says nothing")
     return replica, replica.health_error
+
+
+def _found(streams: NodeStreams, name: str) -> tuple[StreamReplica | None, JetstreamError | None]:
+    """Return the replica that is here, or why its log cannot be looked at."""
+    try:
+        return streams.stream(name), None
+    except (StreamOffline, NotReplica, StreamIsPartitioned) as problem:
+        return None, problem
 
 
 def _not_led_here(stream: Stream) -> JetstreamError:
