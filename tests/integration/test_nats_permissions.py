@@ -193,7 +193,7 @@ def test_a_node_that_may_not_subscribe_to_its_api_answers_no_request_and_stores_
             assert await place.values() == [b"x"]
 
     run(scenario())
-    assert len(violations(server)) == 7, "what any node may answer, in six shapes, and what this one alone"
+    assert len(violations(server)) == 8, "what any node may answer, in seven shapes, and what this one alone"
     assert 'Permissions Violation for Subscription to "jetstream.api.*"' in node_log.text
 
 

@@ -37,13 +37,22 @@ from jetstream.protocol.group_responses import (
     HeartbeatResponse,
 )
 from jetstream.protocol.liveness import Patience
-from jetstream.protocol.requests import Cancel, Fetch, GetMetadata, Hello, ListOffsets, decode_request
+from jetstream.protocol.requests import (
+    Cancel,
+    Fetch,
+    GetMetadata,
+    Hello,
+    ListOffsets,
+    ShowTicket,
+    decode_request,
+)
 from jetstream.protocol.responses import (
     FetchResponse,
     HelloResponse,
     ListOffsetsResponse,
     MetadataResponse,
     Response,
+    TicketShownResponse,
     decode_error,
     decode_response,
 )
@@ -94,13 +103,14 @@ def test_the_example_frame_is_what_is_sent() -> None:
 
 def test_the_examples_are_valid() -> None:
     models: list[type[Response]] = [
-        *(HelloResponse, MetadataResponse, ListOffsetsResponse, ListOffsetsResponse),
+        *(HelloResponse, TicketShownResponse, MetadataResponse, ListOffsetsResponse, ListOffsetsResponse),
         *(FetchResponse, FetchResponse),
         *(CoordinatorResponse, AssignmentResponse, HeartbeatResponse, CommittedResponse, CursorsResponse),
     ]
     requests = [json.dumps(fields).encode() for fields in documents() if "op" in fields]
     kinds = [
-        *(Hello, GetMetadata, ListOffsets, ListOffsets, Fetch, Fetch, Fetch, Fetch, Cancel, Fetch),
+        *(Hello, ShowTicket, GetMetadata, ListOffsets, ListOffsets),
+        *(Fetch, Fetch, Fetch, Fetch, Cancel, Fetch),
         *(FindCoordinator, JoinGroup, SendHeartbeat, ReleasePartitions, LeaveGroup),
         *(CommitCursors, FetchCursors),
     ]

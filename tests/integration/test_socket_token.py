@@ -17,7 +17,7 @@ from jetstream.protocol.frames import encode_head
 from tests.support.sockets import WAIT_SECONDS, RawPeer, World, asked, run, serving, until
 
 TOKEN = "swordfish-and-chips"
-SETTINGS = SocketSettings(token=SecretStr(TOKEN))
+SETTINGS = SocketSettings(require="token", token=SecretStr(TOKEN))
 WRONG = "wrong-and-never-to-be-repeated"
 
 
@@ -124,7 +124,9 @@ def test_a_reader_is_told_when_the_token_was_changed(tmp_path: Path) -> None:
             async with asked(follower) as waiting:
                 await until(lambda: world.server.parked == 1)
                 await world.server.stop()
-                async with serving(tmp_path / "other", SocketSettings(token=SecretStr("new"))) as other:
+                async with serving(
+                    tmp_path / "other", SocketSettings(require="token", token=SecretStr("new"))
+                ) as other:
                     await other.server.stop()
                     await other.server.start("127.0.0.1", world.port)
                     with pytest.raises(Unauthorized):
