@@ -5,7 +5,7 @@ there are, so that one that has ended, or whose key was given up, ends what it a
 """
 
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -53,6 +53,9 @@ class ReaderRights:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._tickets: dict[tuple[str | None, str | None, str | None], Ticket] = {}
+        """All of them, by what they allow."""
+        self._of_stream: dict[str, list[Ticket]] = {}
+        """The same to read a stream: a fetch looks at these alone."""
         self.sees_all = False
         """Whether nothing is refused."""
 
@@ -86,11 +89,24 @@ class ReaderRights:
         if not self._is_good(ticket):
             raise InvalidTicket("the ticket has ended: ask for a new one")
         if len(self._tickets) >= TICKETS_MAX:
-            self._tickets = {right: other for right, other in self._tickets.items() if self._is_good(other)}
+            good = [other for other in self._tickets.values() if self._is_good(other)]
+            self._tickets.clear()
+            self._of_stream.clear()
+            for other in good:
+                self._keep(other)
         if ticket.right not in self._tickets and len(self._tickets) >= TICKETS_MAX:
             raise LimitReached(f"{TICKETS_MAX} tickets were shown on this connection", limit=TICKETS_MAX)
-        self._tickets[ticket.right] = ticket
+        self._keep(ticket)
         return ticket
+
+    def _keep(self, ticket: Ticket) -> None:
+        before = self._tickets.get(ticket.right)
+        self._tickets[ticket.right] = ticket
+        if ticket.stream is not None:
+            of_stream = self._of_stream.setdefault(ticket.stream, [])
+            if before is not None:
+                of_stream.remove(before)
+            of_stream.append(ticket)
 
     def permitted(self, request: Request, whole_of: WholeOf) -> Request:
         """Return the request, with the subject of a ticket that is for some subjects only.
@@ -119,7 +135,7 @@ class ReaderRights:
 
     def sees(self, stream: str, whole_of: WholeOf) -> bool:
         """Return whether a stream stands in the list of all that there are."""
-        return self.sees_all or any(map(self._is_good, self._readings(stream, whole_of)))
+        return self.sees_all or any(map(self._is_good, self._to_read_some(stream, whole_of)))
 
     def _selected(self, fetch: Fetch, tickets: list[Ticket]) -> Fetch:
         subject = fetch.subject
@@ -140,7 +156,7 @@ class ReaderRights:
         Raises:
             Forbidden: there are none.
         """
-        tickets = list(self._readings(stream, whole_of))
+        tickets = self._to_read_some(stream, whole_of)
         if not tickets:
             raise Forbidden(f"no ticket was shown to read {stream[:256]}")
         return tickets
@@ -154,14 +170,15 @@ class ReaderRights:
         """
         if self.sees_all:
             return
-        tickets = [ticket for ticket in self._tickets.values() if ticket.group == group]
-        if not tickets:
+        ticket = self._tickets.get((None, None, group))
+        if ticket is None:
             raise Forbidden(f"no ticket was shown to be a member of group {group[:256]}")
-        _ = self._good(tickets)
+        _ = self._good([ticket])
 
-    def _readings(self, stream: str, whole_of: WholeOf) -> Iterator[Ticket]:
-        names = (stream, whole_of(stream)) if self._tickets else ()
-        return (ticket for ticket in self._tickets.values() if ticket.stream and ticket.stream in names)
+    def _to_read_some(self, stream: str, whole_of: WholeOf) -> list[Ticket]:
+        whole = whole_of(stream)
+        of_whole = [] if whole is None else self._of_stream.get(whole, [])
+        return [*self._of_stream.get(stream, ()), *of_whole]
 
     def _good(self, tickets: list[Ticket]) -> list[Ticket]:
         """Return those that have not ended.
