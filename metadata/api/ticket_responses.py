@@ -18,7 +18,7 @@ class TicketNode(ApiResponse):
 class TicketResponse(ApiResponse):
     """A ticket; whoever has it has its right until it ends, so it is a secret."""
 
-    ticket: str = Field(description="to be shown to nodes as it is")
+    ticket: str = Field(repr=False, description="to be shown to nodes as it is")
     expires: datetime = Field(description="when it ends; nodes take it a while longer: socket.ticket_grace")
     valid_s: float = Field(description="seconds from its making to its end")
     nodes: list[TicketNode] = Field(description="some of the cluster, enough to find all others")
