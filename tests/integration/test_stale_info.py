@@ -1,19 +1,38 @@
 """What a leader says that has stood still while another took its place."""
 
+import asyncio
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import jetstream
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, run
+from tests.support.pauses import pause
 
 
-def test_a_leader_that_wakes_up_does_not_tell_of_its_stream_as_if_it_led(tmp_path: Path) -> None:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[NodeCluster, str]]:
+    with NatsServer(tmp_path / "nats") as server:
+        nodes = NodeCluster(tmp_path, server.url)
+        nodes.start()
+        try:
+            yield nodes, server.url
+        finally:
+            nodes.close()
+
+
+def test_a_leader_that_wakes_up_does_not_tell_of_its_stream_as_if_it_led(
+    cluster: tuple[NodeCluster, str],
+) -> None:
     """The questions wait for it in its socket: they are the first that it reads."""
+    nodes, url = cluster
 
-    async def scenario(nodes: NodeCluster, url: str) -> None:
+    async def scenario() -> None:
         async with jetstream.connect(url) as js:
             await nodes.until_ready(js.nats)
             name = "s"
@@ -37,10 +56,25 @@ def test_a_leader_that_wakes_up_does_not_tell_of_its_stream_as_if_it_led(tmp_pat
             await nodes.until_whole(js.nats, name)
             assert [record.offset async for record in js.read(name)] == [0, 1]
 
-    with NatsServer(tmp_path / "nats") as server:
-        nodes = NodeCluster(tmp_path, server.url)
-        nodes.start()
-        try:
-            run(scenario(nodes, server.url))
-        finally:
-            nodes.close()
+    run(scenario())
+
+
+def test_without_a_majority_the_info_is_what_is_known_and_says_offline(
+    cluster: tuple[NodeCluster, str],
+) -> None:
+    nodes, url = cluster
+
+    async def scenario() -> None:
+        async with jetstream.connect(url) as js:
+            await nodes.until_ready(js.nats)
+            await js.streams.create("s", "s.>", replicas=3)
+            leader = str((await nodes.until_whole(js.nats, "s"))["leader"])
+            for node in nodes.nodes:
+                if node != leader:
+                    nodes[node].kill()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while (info := await js.streams.info("s")).state == "online":
+                    await pause()
+            assert (info.leader, info.reason is None) == (leader, False)
+
+    run(scenario())

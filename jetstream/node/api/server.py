@@ -256,7 +256,7 @@ class RequestApi:
             return encode_response(self._operations.cluster_info())
         refusal = reported_error(answer)
         if isinstance(refusal, NotLeader) or (
-            isinstance(request, StoredQuestion) and isinstance(refusal, UnavailableError)
+            isinstance(request, StreamInfoRequest | StoredQuestion) and isinstance(refusal, UnavailableError)
         ):
             raise refusal
         return answer
