@@ -7,29 +7,28 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 import jetstream
 from envelope.types import TimestampUs
-from jetstream.protocol.group_requests import MemberBeat, SendHeartbeat
-from jetstream.protocol.requests import (
-    Fetch,
-    GetMetadata,
-    ListOffsets,
-    Request,
-    ShowTicket,
-    encode_request,
-)
-from metadata.api.ticket_responses import RotateKeyResponse, TicketResponse
+from jetstream.protocol.requests import Fetch, ShowTicket, encode_request
+from metadata.api.ticket_responses import RotateKeyResponse
 from metadata.tickets import Ticket, TicketKey, signed
-from tests.support.member_requests import member_requests
 from tests.support.nodes import nats_and_node, run
-from tests.support.sockets import RawPeer
+from tests.support.socket_operations import (
+    ALLOWED,
+    FORBIDDEN,
+    Operation,
+    check_nothing_is_done,
+    holder,
+    operations,
+    outcome,
+    peer,
+    ticket,
+)
 
-ALLOWED, FORBIDDEN = "allowed", "forbidden"
 FUZZED = 3000
 FUZZ_SECONDS = 600
 
@@ -49,55 +48,8 @@ async def streams(directory: Path, **socket: object) -> AsyncIterator[tuple[int,
         yield node.socket_port, js
 
 
-async def ticket(js: jetstream.JetstreamClient, operation: str, **fields: object) -> str:
-    answer = await js.requests.ask(operation, dict(fields), TicketResponse)
-    return answer.ticket
-
-
-@asynccontextmanager
-async def peer(port: int, **hello: object) -> AsyncIterator[tuple[RawPeer, dict[str, Any]]]:
-    """Connect, say hello, and yield the connection with the answer."""
-    raw = RawPeer(port)
-    try:
-        yield raw, await raw.ask(op="hello", id=0, protocol=1, **hello)
-    finally:
-        raw.close()
-
-
-async def outcome(raw: RawPeer, request: Request) -> str:
-    """Return how a request is answered: the code of a refusal of rights, or that it was allowed."""
-    await raw.request(**json.loads(encode_request(request)))
-    answer, _ = await raw.response()
-    refused = answer.get("refused") or [answer]  # of a heartbeat, its members
-    code = str(refused[0].get("error", {}).get("err_code"))
-    return code if code in {FORBIDDEN, "unauthorized", "invalid_ticket"} else ALLOWED
-
-
-def about_stream(name: str, subject: str | None) -> Iterator[tuple[str, Request]]:
-    yield "fetch", Fetch(id=1, stream=name, offset=0, subject=subject)
-    yield "fetch of a file", Fetch(id=1, stream=name, offset=0, subject=subject, short_circuit=True)
-    yield "fetch next", Fetch(id=1, stream=name, offset="next", cursor=1, subject=subject)
-    if subject is None:
-        yield "metadata", GetMetadata(id=1, streams=[name])
-        for at in ("earliest", "latest"):
-            yield at, ListOffsets(id=1, stream=name, at=at)
-        yield "timestamp", ListOffsets(id=1, stream=name, at="timestamp", timestamp=0)
-        yield "txid", ListOffsets(id=1, stream=name, at="txid", txid=0)
-        yield "bytes", ListOffsets(id=1, stream=name, at="bytes", offset=0, bytes=1)
-
-
-def about_group(name: str) -> Iterator[tuple[str, Request]]:
-    yield from ((request.op, request) for request in member_requests(name))
-    beat = MemberBeat(group=name, member="m", generation=1)
-    yield "heartbeat", SendHeartbeat(id=1, beats=[beat], max_wait_ms=0)
-
-
-def operations() -> Iterator[tuple[str, str, str | None, Request]]:
-    """Yield every operation with the stream or group and the subject that it is about."""
-    for name in ("in", "out"):
-        for subject in (None, "in.a", "in.b", "in.>"):
-            yield from ((what, name, subject, request) for what, request in about_stream(name, subject))
-        yield from ((what, f"group {name}", None, request) for what, request in about_group(name))
+def every_operation() -> Iterator[Operation]:
+    return operations(("in", "out"), (None, "in.a", "in.b", "in.>"), ("in", "out"))
 
 
 HOLDERS: dict[str, tuple[tuple[str, dict[str, object]], ...]] = {
@@ -112,32 +64,29 @@ HOLDERS: dict[str, tuple[tuple[str, dict[str, object]], ...]] = {
 }
 
 
-def expected(holder: str, about: str, subject: str | None, what: str) -> str:
+def expected(holding: str, operation: Operation) -> str:
     """Return what the pages say: docs/permissions.md, docs/protocol.md."""
     reads = {"of a stream", "of a subject", "of all three"}
     joins = {"of a group", "of all three"}
-    if about == "group in":
-        return ALLOWED if holder in joins else FORBIDDEN
-    if about == "in" and holder in reads:
-        is_within = holder != "of a subject" or subject in {None, "in.a"} or "fetch" not in what
+    if operation.group == "in":
+        return ALLOWED if holding in joins else FORBIDDEN
+    if operation.stream == "in" and holding in reads:
+        is_within = holding != "of a subject" or operation.subject in {None, "in.a"}
         return ALLOWED if is_within else FORBIDDEN
     return FORBIDDEN
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("holding", HOLDERS)
 def test_every_operation_is_done_inside_of_the_tickets_and_forbidden_outside(
-    tmp_path: Path, holder: str
+    tmp_path: Path, holding: str
 ) -> None:
     async def scenario() -> None:
         async with streams(tmp_path) as (port, js):
-            texts = [await ticket(js, operation, **fields) for operation, fields in HOLDERS[holder]]
-            for what, about, subject, request in operations():
-                async with peer(port, ticket=texts[0]) as (raw, hello):
-                    assert "error" not in hello
-                    for text in texts[1:]:
-                        assert "error" not in await raw.ask(op="ticket", id=9, ticket=text)
-                    told = await outcome(raw, request)
-                    assert told == expected(holder, about, subject, what), (what, about, subject)
+            texts = [await ticket(js, operation, **fields) for operation, fields in HOLDERS[holding]]
+            for operation in every_operation():
+                async with holder(port, texts) as raw:
+                    told = await outcome(raw, operation.request)
+                    assert told == expected(holding, operation), str(operation)
 
     run(scenario())
 
@@ -152,14 +101,8 @@ def test_without_a_ticket_or_with_a_token_that_nobody_gave_out_nothing_is_done(t
                 {"ticket": ""},
                 {"token": "", "ticket": "x.y"},
             ):
-                for _what, _about, _subject, request in operations():
-                    async with peer(port, **hello) as (raw, answer):
-                        assert answer["error"]["err_code"] in {"unauthorized", "invalid_ticket"}
-                        try:
-                            await raw.request(**json.loads(encode_request(request)))
-                        except (BrokenPipeError, ConnectionResetError):
-                            continue
-                        assert await raw.ended()
+                for operation in every_operation():
+                    await check_nothing_is_done(port, operation.request, **hello)
 
     run(scenario())
 
