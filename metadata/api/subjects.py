@@ -9,6 +9,7 @@ is repeated until the pattern has `WIDEST_TOKENS` tokens: as one token, a ``*`` 
 it, and with it all that is below.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Final
@@ -28,6 +29,7 @@ _SUBJECT_WORD: Final = "subject"
 """Ends the name of the stream that is to be read; as the first part of a name it is one."""
 WIDEST_TOKENS: Final = 64
 """More than the pattern of any ticket has that does not end in ``>``."""
+_REPEATED: Final = re.compile(r"(?:\.>){2,}$")
 
 
 @cache
@@ -118,6 +120,11 @@ def with_name(
     if not agrees:
         raise RequestError(f"{field}: {said!r} in the payload, {name!r} in the subject"[:256], field=field)
     return {**body, field: name if said is None else said}
+
+
+def as_permission(subject: str) -> str:
+    """Return the permission that allows a subject: a ``>`` that is repeated in it stands there once."""
+    return _REPEATED.sub(".>", subject)
 
 
 def _reading_subject(stream: str, pattern: object) -> str:

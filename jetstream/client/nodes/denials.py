@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from metadata.api.subjects import as_permission
+
 _VIOLATION: Final = re.compile(
     rb"-ERR 'Permissions Violation for (Publish|Subscription) to \"((?:[^\"\\]|\\.)*)\""
 )
@@ -32,7 +34,7 @@ class Denial:
     def text(self) -> str:
         """The right that is missing, in words."""
         right = "publish on" if self.is_publish else "subscribe to"
-        return f"NATS does not let this user {right} {self.subject!r}"
+        return f"NATS does not let this user {right} {as_permission(self.subject)!r}"
 
 
 def denial_in(line: bytes) -> Denial | None:

@@ -190,7 +190,8 @@ class TicketWallet:
                 if wider not in self._granted:
                     await self._ask(wider)
             except Unauthorized as error:
-                refusal = error
+                if wider == right:
+                    refusal = error
                 continue
             except UnavailableError as error:
                 if wider in self._ended:

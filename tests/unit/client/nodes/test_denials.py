@@ -8,6 +8,7 @@ from nats.aio.client import Client as NatsClient
 from jetstream.client.nodes.denials import Denial, denial_in
 from jetstream.client.nodes.nats_seam import RunParser
 from jetstream.client.nodes.request_api import _Question
+from metadata.api.subjects import request_subject
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,13 @@ from jetstream.client.nodes.request_api import _Question
 )
 def test_a_denial_names_the_subject_as_it_was_sent(line: bytes, denial: Denial | None) -> None:
     assert denial_in(line) == denial
+
+
+def test_a_denial_names_the_right_to_a_pattern_as_it_is_written() -> None:
+    """A request has the ``>`` repeated."""
+    subject = f"js.{request_subject('read', {'stream': 'shop/orders', 'subject': 'orders.>'})}"
+    right = "publish on 'js.read.shop.orders.subject.orders.>'"
+    assert Denial(subject, is_publish=True).text == f"NATS does not let this user {right}"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
