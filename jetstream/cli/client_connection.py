@@ -6,8 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
-import nats.errors
-
 import jetstream
 from envelope.errors import InvalidConfig, JetstreamError, Unauthorized, UnavailableError
 from jetstream.cli.options.nats_options import NatsOptions
@@ -69,6 +67,8 @@ async def connected(
                     client = await stack.enter_async_context(connecting)
         except InvalidConfig:
             raise
+        except Unauthorized as error:
+            raise _refusal(servers, error) from None
         except (TimeoutError, JetstreamError) as error:
             raise _refusal(servers, attempt.failures[-1] if attempt.failures else error) from None
         yield client
@@ -77,7 +77,7 @@ async def connected(
 def _refusal(urls: Sequence[str], reason: Exception) -> JetstreamError:
     """Return an error that names the servers and the reason, without the secrets in a URL."""
     servers = ", ".join(without_secrets(url) for url in urls)
-    if isinstance(reason, nats.errors.AuthorizationError) or "authorization" in str(reason).lower():
+    if isinstance(reason, Unauthorized):
         return Unauthorized(f"the NATS server at {servers} does not let us in: check the credentials")
     if isinstance(reason, TimeoutError):
         return UnavailableError(f"no NATS server answers at {servers}")

@@ -308,6 +308,7 @@ async def connect(
 
     Raises:
         ConnectionLost: no NATS server can be reached.
+        Unauthorized: NATS does not let this user in.
         InvalidConfig: ``socket_tls`` names a file that has no authorities, or an nkey is none.
         RequestError: neither servers nor a socket, or an address that is none.
     """

@@ -4,12 +4,14 @@ import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
 from nats.aio.client import Client
 
-from envelope.errors import UnavailableError
+import jetstream
+from envelope.errors import Unauthorized, UnavailableError
 from jetstream.node.node import Node
 from jetstream.node.settings.node_config import load_config
 from tests.conftest import StartNatsServer
@@ -131,6 +133,26 @@ def test_a_wrong_password_is_said_without_showing_it(
     with caplog.at_level(logging.DEBUG, logger="jetstream"):
         run(scenario())
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [{}, {"user": "ann", "password": SECRET}, {"token": SECRET}],
+    ids=["none", "password", "token"],
+)
+def test_a_client_that_is_not_let_in_is_told_so_and_tries_no_longer(
+    start_nats_server: StartNatsServer, identity: dict[str, Any]
+) -> None:
+    """Another server that is down is passed over; there was time for another attempt until the test ends."""
+    server = start_nats_server(password_config("ann", "another"))
+
+    async def scenario() -> None:
+        with pytest.raises(Unauthorized, match="Authorization Violation") as caught:
+            async with jetstream.connect("nats://127.0.0.1:1", server.url, request_timeout=600, **identity):
+                pass
+        assert SECRET not in str(caught.value)
+
+    run(scenario())
 
 
 def test_a_stream_on_a_subject_that_nats_denies_is_refused_and_says_so(

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from envelope.errors import ConnectionLost, NoResponders, Unauthorized
+from envelope.errors import NoResponders, Unauthorized
 from jetstream.cli.output.exit_codes import ExitCode
 from metadata.api.requests import REQUESTS
 from tests.conftest import StartNatsServer
 from tests.support.commands import CommandProcess
 from tests.support.nats_operator import OperatorSite
 from tests.support.node_cluster import NodeCluster
-from tests.support.nodes import run
+from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.nsc_commands import accounts_of
 from tests.support.role_matrix import cases, check_matrix
 from tests.support.role_sites import (
@@ -320,9 +320,9 @@ def test_the_service_of_the_callout_lets_nobody_in_whom_it_does_not_know(
 
     async def scenario() -> None:
         async with there.service():
-            with pytest.raises(ConnectionLost, match="Authorization Violation"):
+            with pytest.raises(Unauthorized, match="Authorization Violation"):
                 async with jetstream.connect(
-                    there.server.url, user=user, password="wrong", request_timeout=0.5
+                    there.server.url, user=user, password="wrong", request_timeout=WAIT_SECONDS
                 ):
                     pass
 

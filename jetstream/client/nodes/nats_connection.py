@@ -1,8 +1,8 @@
 """The client's connection to NATS."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import nats.errors
@@ -10,12 +10,16 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.client import Srv as Server
 from nkeys import NkeysError  # type: ignore[import-untyped]  # nats-py's extra has no types
 
-from envelope.errors import ConnectionLost, InvalidConfig
+from envelope.errors import ConnectionLost, InvalidConfig, Unauthorized
 from envelope.urls import shown_url, user_in
 from jetstream.client.nodes.nats_seam import RunParser, is_cancelled
 
 _IDENTITIES: Final = {"user", "token", "user_credentials", "nkeys_seed", "nkeys_seed_str", "user_jwt_cb"}
 """Options of nats-py that say who the client is; without one of them a URL may."""
+
+
+_VIOLATION: Final = "Authorization Violation"
+"""What a server says to wrong credentials, before it closes the connection."""
 
 
 async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_s: float) -> NatsClient:
@@ -25,6 +29,7 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
 
     Raises:
         ConnectionLost: no server can be reached.
+        Unauthorized: a server refuses the credentials; no other one is tried.
         InvalidConfig: an nkey is none.
     """
     client = NatsClient()
@@ -35,13 +40,14 @@ async def connect_nats(servers: Sequence[str], options: dict[str, Any], timeout_
         options |= user_in(servers)
     try:
         async with asyncio.timeout(timeout_s):
-            await client.connect(list(servers), **options)
+            with _heeding_refusals(client):
+                await client.connect(list(servers), **options)
     except TimeoutError:
         await client.close()
         raise ConnectionLost(
             f"NATS: {client.last_error or 'no answer'} at {', '.join(map(shown_url, servers))}"
         ) from None
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Unauthorized):
         await client.close()
         raise
     except (nats.errors.Error, NkeysError, OSError) as error:
@@ -77,6 +83,30 @@ def _survive_complaints(client: NatsClient) -> None:
 
     client._process_err = on_complaint  # type: ignore[method-assign]  # nats-py calls it for each -ERR
     client._connect_to_server = connect_anew  # type: ignore[method-assign]  # and this for each attempt
+
+
+@contextmanager
+def _heeding_refusals(client: NatsClient) -> Iterator[None]:
+    """Raise in the block, which connects for the first time, when a server refuses the credentials.
+
+    nats-py would try again for as long as there is time. Later that is right: a server whose users are read
+    anew, or whose callout has no answer, may refuse for a moment what it has taken before.
+    """
+    initialise = client._process_connect_init
+
+    async def initialise_once() -> None:
+        try:
+            await initialise()
+        except nats.errors.Error as error:
+            if _VIOLATION not in str(error):
+                raise
+            raise Unauthorized(f"NATS does not let this user in: {_VIOLATION}") from None
+
+    client._process_connect_init = initialise_once  # type: ignore[method-assign]  # for each attempt, too
+    try:
+        yield
+    finally:
+        client._process_connect_init = initialise  # type: ignore[method-assign]  # as it was
 
 
 async def close_nats(client: NatsClient) -> None:
