@@ -88,6 +88,7 @@ TEAM_RIGHTS = [
     "jetstream.api.stream.*.shop.>",
     "jetstream.api.stream.list.shop",
     "jetstream.api.group.*.shop.>",
+    "jetstream.api.read.shop.>",
     "shop.>",
 ]
 

@@ -3,8 +3,12 @@
 import asyncio
 import copy
 import dataclasses
+import json
+import logging
+import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +16,17 @@ import pytest
 
 import jetstream
 from envelope.errors import NoResponders, Unauthorized
+from envelope.namespace_errors import SubjectNotAllowed
 from jetstream.cli.output.exit_codes import ExitCode
 from metadata.api.requests import REQUESTS
+from metadata.api.ticket_responses import RotateKeyResponse
 from tests.conftest import StartNatsServer
 from tests.support.commands import CommandProcess
 from tests.support.nats_operator import OperatorSite
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.nsc_commands import accounts_of
-from tests.support.role_matrix import cases, check_matrix
+from tests.support.role_matrix import EUROPEAN, cases, check_matrix
 from tests.support.role_sites import (
     ROLES,
     SITES,
@@ -29,10 +35,14 @@ from tests.support.role_sites import (
     configuration,
     configured_site,
     credentials_site,
+    socket_settings,
 )
 from tests.support.sockets import until
 
-TOKEN = "swordfish-and-chips"
+
+def socket_lines() -> str:
+    """Return the page's settings of the socket as lines of TOML."""
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in socket_settings().items())
 
 
 def has_length(items: list[str], length: int) -> bool:
@@ -60,12 +70,17 @@ def test_every_request_is_answered_or_refused_by_the_right_that_is_missing(
 @pytest.mark.parametrize(
     ("right", "other"),
     [
-        ('publish: "jetstream.api.cluster.info"', 'publish: "jetstream.api.>"'),
+        ('"jetstream.api.group.join.shop.billing"', '"jetstream.api.>"'),
+        (f"jetstream.api.read.shop.orders.subject.{EUROPEAN}", "jetstream.api.read.shop.orders.subject.>"),
+        ('subject: "jetstream.api.read.shop.>"', 'subject: "jetstream.api.read.shop.*"'),
         ('"jetstream.api.stream.*.shop.>"\n', '"jetstream.api.stream.*.>"\n'),
         ('"jetstream.api.cursor.get.reader", ', ""),
         ('{ service: { account: LOG, subject: "jetstream.api.cursor.>" } }', ""),
     ],
-    ids=["a member who may all", "a team that sees others", "a reader without its cursor", "an import less"],
+    ids=[
+        *("a member who may all", "a reader of all subjects", "an import without patterns"),
+        *("a team that sees others", "a reader without its cursor", "an import less"),
+    ],
 )
 def test_the_matrix_notices_a_right_too_many_and_one_too_few(
     tmp_path: Path, start_nats_server: StartNatsServer, right: str, other: str
@@ -87,7 +102,7 @@ def test_nodes_of_a_cluster_pass_requests_on_as_the_page_lets_them(
 
     @asynccontextmanager
     async def three_nodes() -> AsyncIterator[None]:
-        cluster = NodeCluster(tmp_path, there.server.url)
+        cluster = NodeCluster(tmp_path, there.server.url, socket=socket_lines())
         try:
             cluster.start()
             async with there.connect("operator") as operator:
@@ -205,33 +220,120 @@ def test_a_team_stores_nothing_that_the_nodes_may_not_subscribe_to(tmp_path: Pat
     run(scenario())
 
 
-def test_a_reader_and_a_member_need_the_sockets_token_and_hardly_any_right(
-    tmp_path: Path, there: RoleSite
-) -> None:
+def test_an_operator_limits_the_subjects_of_a_team(tmp_path: Path, there: RoleSite) -> None:
     async def scenario() -> None:
         async with (
-            there.node(tmp_path / "data", socket={"port": 0, "token": TOKEN}),
+            there.node(tmp_path / "data"),
             there.connect("operator") as operator,
-            there.connect("reader", socket_token=TOKEN) as reader,
-            there.connect("member", socket_token=TOKEN) as member,
+            there.connect("admin") as js,
         ):
-            await operator.streams.create("orders", "shop.orders.>")
-            async with there.connect("publisher") as publisher:
-                await publisher.publish("shop.orders.eu", b"one")
-            assert [record.value async for record in reader.read("orders")] == [b"one"]
+            await operator.namespaces.limit("shop", subjects=["shop.orders.eu.>"])
+            with pytest.raises(SubjectNotAllowed):
+                await js.streams.create("shop/others", "shop.orders.us.>")
+            await js.streams.create("shop/orders", "shop.orders.eu.>")
+            with pytest.raises(Unauthorized, match=r"publish on 'jetstream\.api\.namespace\.limit\.shop'"):
+                await js.namespaces.limit("shop", subjects=None)
+
+    run(scenario())
+
+
+def test_the_audit_names_the_user_that_has_changed_something(
+    tmp_path: Path, there: RoleSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In operator mode NATS calls a user by its public key, and puts the name beside it."""
+
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data"),
+            there.connect("operator") as operator,
+            there.connect("admin") as js,
+        ):
+            await js.streams.create("shop/orders", "shop.orders.>")
+            await js.groups.reset("shop/billing", datetime(2026, 1, 1, tzinfo=UTC), streams=["shop/orders"])
+            await operator.namespaces.limit("shop", streams=1)
+            await operator.requests.ask("cluster.rotate_key", {}, RotateKeyResponse)
+
+    with caplog.at_level(logging.INFO, logger="jetstream.audit"):
+        run(scenario())
+    events = [json.loads(each.getMessage()) for each in caplog.records if each.name == "jetstream.audit"]
+    users = ((each["client"].get("name_tag", each["client"]["user"]), each["operation"]) for each in events)
+    assert list(users) == [
+        ("admin", "stream.create"),
+        ("admin", "group.reset"),
+        ("operator", "namespace.limit"),
+        ("operator", "cluster.rotate_key"),
+    ]
+
+
+def test_a_reader_and_a_member_have_tickets_by_their_rights_and_nothing_else(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    subjects = ("shop.orders.eu.de", "shop.orders.us.ny", "shop.orders.eu.fr")
+
+    async def scenario() -> None:
+        async with (
+            there.node(tmp_path / "data"),
+            there.connect("operator") as operator,
+            there.connect("publisher") as publisher,
+            there.connect("reader") as reader,
+            there.connect("member") as member,
+        ):
+            halves = {"partitions": 2, "partition_by": "subject"}
+            await operator.streams.create("shop/orders", "shop.orders.>", **halves)
+            for subject in subjects:
+                await publisher.publish(subject, b"x")
+            european = [
+                record.subject
+                for partition in ("shop/orders/0", "shop/orders/1")
+                async for record in reader.read(partition, subject=EUROPEAN)
+            ]
+            assert sorted(european) == ["shop.orders.eu.de", "shop.orders.eu.fr"]
             await reader.cursors.commit("reader", "orders", 1)
             assert (await reader.cursors.get("reader", "orders")).offset == 1
-            with pytest.raises(Unauthorized, match=r"cursors\.plain\.other\.orders"):
-                await reader.cursors.commit("other", "orders", 1)
-            async with member.consume("orders", group="shop/packers") as consumer:
-                async for record in consumer:
-                    assert record.value == b"one"
-                    await consumer.commit()
-                    break
-            assert (await operator.groups.lag("shop/packers")).total == 0
-            async with there.connect("operator") as nobody:
-                with pytest.raises(Unauthorized):
-                    await nobody.read_table("orders")
+            async with member.consume("shop/orders", group="shop/billing") as consumer:
+                got = [(await anext(consumer)).subject for _ in subjects]
+                await consumer.commit()
+            assert sorted(got) == sorted(subjects)
+            for role in ("admin", "operator"):
+                async with there.connect(role) as js:
+                    assert (await js.groups.lag("shop/billing")).total == 0
+
+    run(scenario())
+
+
+def test_the_client_names_the_right_that_is_missing_to_read_or_to_be_a_member(
+    tmp_path: Path, there: RoleSite
+) -> None:
+    """By what NATS says, and not because the time is over: that would be `DeadlinePassed`."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(there.node(tmp_path / "data"))
+            js = {role: await stack.enter_async_context(there.connect(role)) for role in ROLES}
+            await js["operator"].streams.create("shop/orders", "shop.orders.>")
+            await js["operator"].streams.create("hr/salaries", "shop.orders.hr")
+
+            async def consumed(role: str, stream: str, group: str) -> None:
+                async with js[role].consume(stream, group=group) as consumer:
+                    await anext(consumer)
+
+            whole, others = "read.shop.orders", "read.hr.salaries"
+            narrow = f"{whole}.subject.shop.orders.us.>"
+            for act, missing in (
+                (js["publisher"].read_table("shop/orders"), whole),
+                (js["reader"].read_table("shop/orders"), whole),
+                (js["reader"].read_table("shop/orders", subject="shop.orders.us.>"), narrow),
+                (js["reader"].read_table("hr/salaries", subject=EUROPEAN), f"{others}.subject.{EUROPEAN}"),
+                (js["member"].read_table("hr/salaries"), others),
+                (js["admin"].read_table("hr/salaries"), others),
+                (js["reader"].cursors.commit("other", "orders", 1), "cursors.plain.other.orders"),
+                (consumed("reader", "shop/orders", "shop/billing"), "group.join.shop.billing"),
+                (consumed("member", "shop/orders", "shop/packers"), "group.join.shop.packers"),
+                (consumed("member", "hr/salaries", "shop/billing"), others),
+                (consumed("admin", "hr/salaries", "hr/clerks"), "group.join.hr.clerks"),
+            ):
+                with pytest.raises(Unauthorized, match=re.escape(f"publish on 'jetstream.api.{missing}'")):
+                    await act
 
     run(scenario())
 
@@ -350,7 +452,7 @@ def test_the_command_has_inboxes_of_its_user(tmp_path: Path, start_nats_server: 
             assert "does not let this user subscribe to '_INBOX." in told
             code, _, told = await asyncio.to_thread(command, "admin", *create, prefix="_INBOX_admin")
             assert code == 0, told
-            pub = ("pub", "shop.orders.eu", "x")
+            pub = ("pub", "shop.orders.eu.de", "x")
             code, _, told = await asyncio.to_thread(command, "publisher", *pub, prefix="_INBOX_publisher")
             assert code == 0, told
             code, _, told = await asyncio.to_thread(
@@ -358,5 +460,15 @@ def test_the_command_has_inboxes_of_its_user(tmp_path: Path, start_nats_server: 
             )
             assert code == ExitCode.REFUSED
             assert "publish on 'jetstream.api.stream.list'" in told
+            read = ("read", "shop/orders", "--format", "text", "--subject")
+            code, out, told = await asyncio.to_thread(
+                command, "reader", *read, EUROPEAN, prefix="_INBOX_reader"
+            )
+            assert (code, "shop.orders.eu" in out) == (0, True), told
+            code, _, told = await asyncio.to_thread(
+                command, "reader", *read, "shop.orders.>", prefix="_INBOX_reader"
+            )
+            assert code == ExitCode.REFUSED
+            assert "publish on 'jetstream.api.read.shop.orders.subject.shop.orders.>'" in told
 
     run(scenario())

@@ -67,6 +67,8 @@ class ServiceImport:
     """The account that exports it."""
     subject: str
     has_activation: bool = False
+    is_shared: bool = False
+    """Whether the exporting account is told which client a request comes from."""
 
 
 @dataclass(slots=True)
@@ -139,4 +141,5 @@ class OperatorSite:
             **activation,
             "local_subject": wanted.subject,
             "type": "service",
+            **({"share": True} if wanted.is_shared else {}),
         }

@@ -17,7 +17,7 @@ _STAND_IN: Final = """#!/bin/sh
 printf '%s\\037' "$@" >> "$NSC_CALLS"
 echo >> "$NSC_CALLS"
 """
-_SWITCHES: Final = frozenset({"--service", "--private", "--sys", "--mem-resolver"})
+_SWITCHES: Final = frozenset({"--service", "--private", "--share", "--sys", "--mem-resolver"})
 
 
 def run_commands(script: str, directory: Path, programs: Path) -> None:
@@ -101,10 +101,18 @@ def _generate_activation(_: dict[str, Account], activations: dict[str, _Options]
 
 
 def _add_import(accounts: dict[str, Account], activations: dict[str, _Options], options: _Options) -> None:
-    account, name, file, local_subject = _taken(options, "--account", "--name", "--token", "--local-subject")
+    names = ("--account", "--name", "--token", "--local-subject", "--share")
+    account, name, file, local_subject, _share = _taken(options, *names)
     activation = activations[file]
     assert (activation["--target-account"], activation["--subject"]) == (account, local_subject)
-    accounts[account].imports.append(ServiceImport(name, activation["--account"], local_subject, True))
+    imported = ServiceImport(
+        name,
+        activation["--account"],
+        local_subject,
+        has_activation=True,
+        is_shared="--share" in options,
+    )
+    accounts[account].imports.append(imported)
 
 
 def _add_user(accounts: dict[str, Account], _: dict[str, _Options], options: _Options) -> None:

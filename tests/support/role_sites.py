@@ -1,5 +1,6 @@
 """The roles of docs/permissions.md on a real nats-server, in each of the ways that the page gives."""
 
+import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class RoleSite:
 
     @asynccontextmanager
     async def node(self, data: Path, **changes: object) -> AsyncIterator[Node]:
-        """Run a node under its own rights."""
+        """Run a node under its own rights, whose readers must show what the page says."""
+        changes = {"socket": {"port": 0, **socket_settings()}, **changes}
         nats = {"urls": [self.server.url], **self.node_identity}
         config = node_config(data, self.server.url, nats=nats, **changes)
         async with self.service(), Node(config) as node:
@@ -58,6 +60,12 @@ def configuration() -> str:
 def commands() -> str:
     """Return the page's nsc commands."""
     return blocks(PAGE, "sh")[0]
+
+
+def socket_settings() -> dict[str, object]:
+    """Return the page's settings of the nodes' socket."""
+    settings: dict[str, object] = tomllib.loads(blocks(PAGE, "toml")[0])["socket"]
+    return settings
 
 
 def by_password(name: str) -> dict[str, Any]:
