@@ -220,16 +220,24 @@ def test_a_team_stores_nothing_that_the_nodes_may_not_subscribe_to(tmp_path: Pat
     run(scenario())
 
 
-def test_an_operator_limits_the_subjects_of_a_team(tmp_path: Path, there: RoleSite) -> None:
+def test_a_team_stores_what_all_request_unless_an_operator_limits_its_subjects(
+    tmp_path: Path, there: RoleSite
+) -> None:
     async def scenario() -> None:
         async with (
             there.node(tmp_path / "data"),
             there.connect("operator") as operator,
             there.connect("admin") as js,
         ):
+            everything = ("jetstream.api.>", "_INBOX.>")
+            await js.streams.create("shop/spy", everything[0], ack="none")
+            await operator.streams.create("hr/salaries", "shop.orders.hr")
+            heard = [record.subject async for record in js.read("shop/spy")]
+            assert "jetstream.api.stream.create.hr.salaries" in heard
             await operator.namespaces.limit("shop", subjects=["shop.orders.eu.>"])
-            with pytest.raises(SubjectNotAllowed):
-                await js.streams.create("shop/others", "shop.orders.us.>")
+            for subject in (*everything, "shop.orders.us.>", "shop.orders.>"):
+                with pytest.raises(SubjectNotAllowed):
+                    await js.streams.create("shop/others", subject, ack="none")
             await js.streams.create("shop/orders", "shop.orders.eu.>")
             with pytest.raises(Unauthorized, match=r"publish on 'jetstream\.api\.namespace\.limit\.shop'"):
                 await js.namespaces.limit("shop", subjects=None)

@@ -36,8 +36,9 @@ STREAMS: Final = {
     "shop/orders": "shop.orders.>",
     "shop/returns": "shop.orders.returns",
     "hr/orders": "shop.orders.hr.>",
+    "shop": "shop.orders.own.>",
 }
-"""The streams that there are, and their subjects."""
+"""The streams that there are, and their subjects; one is called like the team."""
 GROUPS: Final = ("shop/billing", "shop/packers", "hr/billing")
 EUROPEAN: Final = "shop.orders.eu.>"
 """What the reader may read of shop/orders."""
@@ -121,7 +122,8 @@ def may_read(role: str, stream: str, subject: str | None) -> bool:
         return stream == "shop/orders" and subject is not None and covers(EUROPEAN, subject)
     if role == "member":
         return stream == "shop/orders" and subject is None
-    return role == "operator" or (role == "admin" and stream.startswith(f"{TEAM}/"))
+    is_of_team = stream.startswith(f"{TEAM}/") or (stream == TEAM and subject is not None)
+    return role == "operator" or (role == "admin" and is_of_team)
 
 
 def may_join(role: str, group: str) -> bool:
