@@ -6,8 +6,7 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from metadata.api.ticket_responses import RotateKeyResponse
 from tests.conftest import StartNatsServer
 from tests.support.commands import CommandProcess
 from tests.support.nats_operator import OperatorSite
-from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.nsc_commands import accounts_of
 from tests.support.role_matrix import EUROPEAN, cases, check_matrix
@@ -35,14 +33,8 @@ from tests.support.role_sites import (
     configuration,
     configured_site,
     credentials_site,
-    socket_settings,
 )
 from tests.support.sockets import until
-
-
-def socket_lines() -> str:
-    """Return the page's settings of the socket as lines of TOML."""
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in socket_settings().items())
 
 
 def has_length(items: list[str], length: int) -> bool:
@@ -90,34 +82,6 @@ def test_the_matrix_notices_a_right_too_many_and_one_too_few(
     there = configured_site(tmp_path, start_nats_server, recipe.replace(right, other))
     with pytest.RaisesGroup(AssertionError):
         run(check_matrix(there, there.node(tmp_path / "data")))
-
-
-@pytest.mark.parametrize("way", ["configuration", "operator mode"])
-def test_nodes_of_a_cluster_pass_requests_on_as_the_page_lets_them(
-    tmp_path: Path, start_nats_server: StartNatsServer, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    there = SITES[way](tmp_path, start_nats_server)
-    for name, value in there.node_identity.items():
-        monkeypatch.setenv(f"JETSTREAM_NODE_NATS__{name.upper()}", str(value))
-
-    @asynccontextmanager
-    async def three_nodes() -> AsyncIterator[None]:
-        cluster = NodeCluster(tmp_path, there.server.url, socket=socket_lines())
-        try:
-            cluster.start()
-            async with there.connect("operator") as operator:
-                await cluster.until_ready(operator.nats)
-                replicas = {"replicas": 3, "min_insync_replicas": 2}
-                await operator.streams.create("all", "shop.orders.all", **replicas)
-                await cluster.until_whole(operator.nats, "all")
-                async with there.connect("publisher") as publisher:
-                    assert (await publisher.publish("shop.orders.all", b"x")).offset == 0
-            yield
-        finally:
-            cluster.close()
-
-    run(check_matrix(there, three_nodes()))
-    assert not [line for line in there.server.log_lines if "LOG/user:node" in line]
 
 
 def test_an_account_without_an_activation_reaches_nothing(
