@@ -27,11 +27,12 @@ from jetstream.client.nodes.request_api import NatsRequests
 from jetstream.client.nodes.socket_access import (
     AddressBook,
     FixedAddresses,
+    ReadPass,
     SocketTls,
     parse_address,
     socket_access,
 )
-from jetstream.client.nodes.tickets import TicketWallet
+from jetstream.client.nodes.tickets import ReadRight, TicketWallet
 from jetstream.client.publish.ack_inbox import AckInbox
 from jetstream.client.publish.client import PublishingClient, ThroughNats
 from jetstream.client.publish.messages import refuse_unknown
@@ -120,28 +121,54 @@ class JetstreamClient(PublishingClient):
         """The consumer groups of the cluster."""
         return Groups(self.requests, self._links)
 
-    async def stream_names(self) -> list[str]:
+    async def stream_names(self, of: str | None = None, *, subject: str | None = None) -> list[str]:
         """Return the names of all streams in their order, partitions one by one; this needs no NATS.
 
+        Args:
+            of: only this stream, or its partitions; for who may read that and no more.
+            subject: for who may read only what is on it.
+
         Raises:
+            Unauthorized: nodes want a ticket, and NATS does not let us ask for one.
             JetstreamError: no node can be asked.
         """
-        return await self._links.stream_names()
+        return await self._links.stream_names(None if of is None else ReadRight(of, subject))
+
+    async def read_pass(self, stream: str, subject: str | None = None) -> ReadPass:
+        """Return what a client without NATS needs to read a stream: the ``socket`` that it connects to.
+
+        The ticket is good for half of its lifetime at least, and the grace of the nodes.
+
+        Args:
+            stream: an ordinary or a partitioned one, or a partition.
+            subject: only what is on it is to be read.
+
+        Raises:
+            Unauthorized: NATS does not let us ask for a ticket; it says which right is missing.
+            JetstreamError: no node can be asked.
+        """
+        return await self._links.read_pass(ReadRight(stream, subject))
 
     async def ranges(
-        self, streams: Sequence[str], since: Start = "earliest", *, patience_s: float = PATIENCE_S_DEFAULT
+        self,
+        streams: Sequence[str],
+        since: Start = "earliest",
+        *,
+        subject: str | None = None,
+        patience_s: float = PATIENCE_S_DEFAULT,
     ) -> dict[str, CommittedRange]:
         """Return the committed range of each of these streams now, as its leader reports it.
 
         Args:
             streams: of a partitioned one the partitions, ``orders/2``; missing ones are left out.
             since: where the ranges are to begin: as the ``start`` of a reader.
+            subject: for who may read only what is on it; the ranges are those of the streams.
             patience_s: how long a stream without a leader is asked for.
 
         Raises:
             JetstreamError: a stream has no leader, or no node can be asked.
         """
-        return await ranges_of(self._links, streams, since, patience_s)
+        return await ranges_of(self._links, streams, since, patience_s, subject)
 
     async def read_table(self, stream: str, **options: Unpack[ReadOptions]) -> pa.Table:
         """Read a range into memory as one Arrow table; see `BatchReader.to_table`."""
@@ -193,6 +220,7 @@ class JetstreamClient(PublishingClient):
         max_bytes: int,
         incarnation: str | None = None,
         *,
+        subject: str | None = None,
         retry_s: float = RETRY_S_DEFAULT,
     ) -> tuple[int, int]:
         """Return up to which offset a stream's batches from ``offset`` on take at most ``max_bytes``.
@@ -205,6 +233,7 @@ class JetstreamClient(PublishingClient):
             offset: where to begin; the batch that holds it counts whole.
             max_bytes: 1 to 2^63-1, as the batches are stored. The first batch counts however long it is.
             incarnation: refuse if the stream is not this life of its name.
+            subject: for who may read only what is on it; the bytes are those of the stream.
             retry_s: how long retriable errors are met with another attempt.
 
         Returns:
@@ -219,7 +248,7 @@ class JetstreamClient(PublishingClient):
             Unsupported: the node is of a version that cannot tell.
             JetstreamError: anything else; those that are ``retriable`` only after ``retry_s``.
         """
-        wanted = ByteRange(stream, offset, max_bytes, incarnation).validated()
+        wanted = ByteRange(stream, offset, max_bytes, incarnation, subject).validated()
         return await find_boundary(self._links, wanted, retry_s)
 
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> AbstractAsyncContextManager[StreamTable]:
@@ -282,7 +311,7 @@ class JetstreamClient(PublishingClient):
 @asynccontextmanager
 async def connect(
     *servers: str,
-    socket: str | Sequence[str] | None = None,
+    socket: str | Sequence[str] | ReadPass | None = None,
     socket_token: str | None = None,
     socket_tls: SocketTls | None = None,
     short_circuit_reads: bool = True,
@@ -295,7 +324,8 @@ async def connect(
     Args:
         servers: NATS URLs, tried in turn. The nodes are found through NATS.
         socket: ``"host:port"`` of a node, or several: whom to ask for the others, instead of NATS. Without
-            ``servers`` the client can only read.
+            ``servers`` the client can only read. Or what `JetstreamClient.read_pass` has returned, perhaps in
+            another process: nodes and a ticket. It is not renewed: readers end with it, by `InvalidTicket`.
         socket_token: the token that the nodes want of readers, if they do (``socket.token`` of a node).
         socket_tls: read over TLS, trusting an `ssl.SSLContext` (which may have a client certificate too), the
             authorities of a PEM file, or with True the system's. None reads without TLS.
@@ -310,11 +340,17 @@ async def connect(
         ConnectionLost: no NATS server can be reached.
         Unauthorized: NATS does not let this user in.
         InvalidConfig: ``socket_tls`` names a file that has no authorities, or an nkey is none.
-        RequestError: neither servers nor a socket, or an address that is none.
+        RequestError: neither servers nor a socket, or an address that is none; or servers and a pass.
     """
+    ticket = None
+    if isinstance(socket, ReadPass):
+        if servers:
+            raise RequestError("a read pass is for a client without NATS: with NATS it gets its own tickets")
+        ticket = socket.ticket
+        socket = socket.sockets
     if not servers and socket is None:
         raise RequestError('connect("nats://host:4222") or connect(socket="host:port")')
-    access = socket_access(socket_token, socket_tls, short_circuit=short_circuit_reads)
+    access = socket_access(socket_token, socket_tls, ticket, short_circuit=short_circuit_reads)
     texts = [socket] if isinstance(socket, str) else socket
     book: AddressBook | None = (
         None if texts is None else FixedAddresses([parse_address(text) for text in texts])

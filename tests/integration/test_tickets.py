@@ -3,45 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypedDict
 
 import pytest
-from nats.aio.msg import Msg
 
 import jetstream
 from envelope.errors import InvalidTicket, StreamRecreated, Unauthorized
-from jetstream import JetstreamClient
 from tests.conftest import StartNatsServer
 from tests.support.commands import jetstream as command
 from tests.support.commands import json_lines, succeeded
 from tests.support.nats_site import NODE, PASSWORD, Site, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
-
-API = "jetstream.api."
-
-
-def may_read(stream: str, subject: str | None = None) -> str:
-    """Return the permission to read a stream, as an administrator writes it."""
-    return f"{API}read.{stream}" + ("" if subject is None else f".subject.{subject}")
-
-
-RIGHTS = {
-    "auditor": [may_read("shop.orders")],
-    "eu": [may_read("shop.orders", "orders.eu.>")],
-    "one-level": [may_read("shop.orders", "orders.*.*")],
-    "stranger": [may_read("other")],
-}
-
-
-async def with_orders(there: Site) -> None:
-    async with there.party(NODE) as js:
-        await js.streams.create("shop/orders", "orders.>")
-        await js.streams.create("secrets", "secrets.>")
-        for subject in ("orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin", "secrets.x"):
-            await js.publish(subject, subject.encode())
+from tests.support.tickets import RIGHTS, heard, may_read, short_lived, with_orders
 
 
 async def values(site_: Site, party: str, stream: str, subject: str | None = None) -> list[str]:
@@ -81,33 +54,6 @@ def test_who_may_ask_for_a_ticket_reads_what_it_says_and_nothing_else(
                     await values(there, party, stream, subject)
 
     run(scenario())
-
-
-class ShortLived(TypedDict):
-    """Settings of a socket whose tickets end soon; clients renew them after a second."""
-
-    require: str
-    ticket_lifetime: float
-    ticket_grace: float
-
-
-def short_lived(seconds: float = 1) -> ShortLived:
-    """Return the settings for tickets that are good for so long, and as long again."""
-    return {"require": "ticket", "ticket_lifetime": seconds, "ticket_grace": seconds}
-
-
-@asynccontextmanager
-async def heard(js: JetstreamClient, subject: str) -> AsyncIterator[list[str]]:
-    """Yield the subjects of all requests on ``subject`` meanwhile."""
-    found: list[str] = []
-
-    async def note(message: Msg) -> None:
-        found.append(message.subject)
-
-    subscription = await js.nats.subscribe(API + subject, cb=note)
-    await js.nats.flush()
-    yield found
-    await subscription.unsubscribe()
 
 
 def test_a_reader_goes_on_beyond_the_end_of_its_first_ticket(

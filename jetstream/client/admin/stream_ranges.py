@@ -19,14 +19,18 @@ _LOOK_SECONDS: Final = 0.1
 _ASKED_AT_ONCE: Final = 64
 
 
-async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: float) -> CommittedRange:
+async def range_of(
+    links: NodeLinks, stream: str, since: Start, patience_s: float, subject: str | None = None
+) -> CommittedRange:
     """Return the committed range of a stream, from ``since`` on; waits for a leader.
+
+    ``subject``: a ticket for what is on it will do.
 
     Raises:
         UnknownStream: there is none.
         JetstreamError: it had no leader for ``patience_s`` seconds, or no node could be asked.
     """
-    route = StreamRoute(links, stream, ReadPreference("leader"))
+    route = StreamRoute(links, stream, ReadPreference("leader"), subject)
     gives_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -48,13 +52,13 @@ async def range_of(links: NodeLinks, stream: str, since: Start, patience_s: floa
 
 
 async def ranges_of(
-    links: NodeLinks, streams: Sequence[str], since: Start, patience_s: float
+    links: NodeLinks, streams: Sequence[str], since: Start, patience_s: float, subject: str | None = None
 ) -> dict[str, CommittedRange]:
     """Return the committed range of each stream that exists; raises what `range_of` raises."""
 
     async def found(stream: str) -> CommittedRange | None:
         try:
-            return await range_of(links, stream, since, patience_s)
+            return await range_of(links, stream, since, patience_s, subject)
         except UnknownStream:
             return None
 

@@ -30,7 +30,7 @@ from jetstream.client.blocking.session import BlockingSession
 from jetstream.client.blocking.table import BlockingTable
 from jetstream.client.connection import JetstreamClient, ReadOptions, connect
 from jetstream.client.consume.options import ConsumeOptions
-from jetstream.client.nodes.socket_access import SocketTls
+from jetstream.client.nodes.socket_access import ReadPass, SocketTls
 from jetstream.client.publish.message_table import (
     ACKS_SCHEMA,
     PIECE_WINDOWS,
@@ -228,6 +228,7 @@ class BlockingClient(Facade[JetstreamClient]):
     boundary = awaited(JetstreamClient.boundary)
     stream_names = awaited(JetstreamClient.stream_names)
     ranges = awaited(JetstreamClient.ranges)
+    read_pass = awaited(JetstreamClient.read_pass)
 
     def publish_all(
         self,
@@ -374,7 +375,7 @@ class BlockingClient(Facade[JetstreamClient]):
 @contextmanager
 def connect_blocking(
     *servers: str,
-    socket: str | Sequence[str] | None = None,
+    socket: str | Sequence[str] | ReadPass | None = None,
     socket_token: str | None = None,
     socket_tls: SocketTls | None = None,
     short_circuit_reads: bool = True,
@@ -389,7 +390,7 @@ def connect_blocking(
     Raises:
         ConnectionLost: no NATS server can be reached.
         InvalidConfig: ``socket_tls`` names a file that has no authorities.
-        RequestError: neither servers nor a socket, or an address that is none.
+        RequestError: neither servers nor a socket, or an address that is none; or servers and a pass.
     """
     thread = LoopThread()
     farewell: Coroutine[Any, Any, None] | None = None

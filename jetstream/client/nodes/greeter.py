@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from envelope.errors import InvalidTicket, JetstreamError, Unauthorized
-from jetstream.client.nodes.socket_access import Address, AddressBook, SocketAccess
+from jetstream.client.nodes.socket_access import (
+    Address,
+    AddressBook,
+    ReadPass,
+    SocketAccess,
+    address_text,
+)
 from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.client.nodes.tickets import HeldRight, TicketWallet
 
@@ -71,6 +77,13 @@ class Greeter:
         if self._tickets is not None and self._tickets.is_wanted and held is not None:
             await self._tickets.show(link, held)
         return link
+
+    async def read_pass(self, held: HeldRight) -> ReadPass:
+        """Return what somebody else needs for what is held; raises as `addresses`."""
+        addresses = tuple(map(address_text, await self.addresses(held)))
+        tickets = self._tickets
+        is_wanted = tickets is not None and tickets.is_wanted
+        return ReadPass(addresses, await tickets.ticket(held) if tickets is not None and is_wanted else None)
 
     def refused(self, held: HeldRight, error: JetstreamError) -> bool:
         """Record that a node refused what is held; return whether another ticket may do."""

@@ -2,23 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 from envelope.errors import (
     DeadlinePassed,
+    InvalidTicket,
     JetstreamError,
     RequestError,
     Unauthorized,
     UnavailableError,
     UnknownStream,
 )
+from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.nodes.greeter import Greeter
 from jetstream.client.nodes.replica_choice import StreamReplicas
 from jetstream.client.nodes.shared_attempts import SharedAttempts
-from jetstream.client.nodes.socket_access import Address, AddressBook, SocketAccess
+from jetstream.client.nodes.socket_access import Address, AddressBook, ReadPass, SocketAccess
 from jetstream.client.nodes.socket_link import SocketLink
-from jetstream.client.nodes.tickets import HeldRight, TicketWallet
+from jetstream.client.nodes.tickets import HeldRight, ReadRight, TicketWallet
 from jetstream.protocol.group_requests import FindCoordinator
 from jetstream.protocol.group_responses import CoordinatorResponse
 from jetstream.protocol.requests import GetMetadata, Request
@@ -55,6 +57,8 @@ class NodeLinks:
             tickets: of the client, for nodes that want some; None has no way to get any.
         """
         self._greeter = Greeter(book, timeout, access or SocketAccess(), tickets)
+        self.gets_tickets: Final = tickets is not None
+        """Whether there is a way to get another ticket."""
         self._timeout = timeout
         self._links: dict[str, SocketLink] = {}
         self._reached: dict[str, Address] = {}
@@ -91,6 +95,15 @@ class NodeLinks:
             return await self._greeter.permitted(link, held)
         return await self._opened(node, held, lambda: self._open_node(node, held))
 
+    async def read_pass(self, right: ReadRight) -> ReadPass:
+        """Return what a reader without NATS needs to use a right; raises as `link`."""
+        held = HeldRight(right)
+        with suppress(
+            InvalidTicket
+        ):  # then it is asked for anew; perhaps only that node knew its key no more
+            await self.link(held)  # which tells whether nodes want a ticket
+        return await self._greeter.read_pass(held)
+
     def refused(self, held: HeldRight, error: JetstreamError) -> bool:
         """Record that a node refused what is held; return whether another ticket may do."""
         return self._greeter.refused(held, error)
@@ -124,22 +137,27 @@ class NodeLinks:
                 reason = UnknownStream(f"there is no stream {stream[:256]!r}")
         raise reason
 
-    async def stream_names(self) -> list[str]:
+    async def stream_names(self, right: ReadRight | None = None) -> list[str]:
         """Return the names of all streams in their order, as the next node reports them now.
+
+        ``right``: only its stream, or those of its partitions, where nodes want tickets for that.
 
         Raises:
             JetstreamError: no node could be asked; as `link`.
         """
         self._turn += 1
+        held = None if right is None else HeldRight(right)
         reason: JetstreamError = UnavailableError("no node is known")
-        async with aclosing(self._each_link()) as links:
+        async with aclosing(self._each_link(held)) as links:
             async for link in links:
                 try:
                     if not isinstance(link, JetstreamError):
-                        return await self._ask_names(link)
+                        return await self._ask_names(link, right)
                     reason = link
                 except JetstreamError as error:
                     reason = error
+                    if held is not None:
+                        self.refused(held, error)
         raise reason
 
     async def coordinator_of(self, group: str, held: HeldRight | None = None) -> SocketLink:
@@ -210,7 +228,7 @@ class NodeLinks:
         racks = {node.id: node.rack for node in response.nodes}
         return next((_replicas(found, racks) for found in response.streams if found.name == stream), None)
 
-    async def _ask_names(self, link: SocketLink) -> list[str]:
+    async def _ask_names(self, link: SocketLink, right: ReadRight | None) -> list[str]:
         names: list[str] = []
         while True:
             request = GetMetadata(id=link.next_id(), after=names[-1] if names else None)
@@ -218,7 +236,13 @@ class NodeLinks:
             assert isinstance(page, MetadataResponse), "C1: a response has its request's type"
             names += [stream.name for stream in page.streams]
             if not page.more or not page.streams:
-                return names
+                break
+        if right is None:
+            return names
+        # A list leaves out what no ticket is for; this is refused where ours has ended, or is for less.
+        with suppress(StreamIsPartitioned, UnknownStream):
+            await self._ask(link, GetMetadata(id=link.next_id(), streams=[right.stream]))
+        return [name for name in names if right.has_log(name)]
 
     async def _ask_who_coordinates(self, group: str, link: SocketLink, held: HeldRight | None) -> SocketLink:
         response = await self._ask(link, FindCoordinator(id=link.next_id(), group=group))

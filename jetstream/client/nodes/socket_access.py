@@ -47,24 +47,44 @@ def parse_address(text: str) -> Address:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def address_text(address: Address) -> str:
+    """Return what `parse_address` reads."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPass:
+    """Nodes, and the right to read there, for a client without NATS; the ticket is in no repr."""
+
+    sockets: tuple[str, ...]
+    """``host:port`` of nodes."""
+    ticket: SecretStr | None
+    """None: the nodes want none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SocketAccess:
-    """Shown to every node that is connected to; the token is in no repr."""
+    """Shown to every node that is connected to; token and ticket are in no repr."""
 
     token: SecretStr | None = None
+    ticket: SecretStr | None = None
+    """One that somebody else has asked for; it cannot be renewed here."""
     tls: ssl.SSLContext | None = None
     """None: no TLS. There is no falling back from one to the other."""
     short_circuit: bool = True
     """Whether files of a node on this machine may be read where they lie."""
 
 
-def socket_access(token: str | None, tls: SocketTls | None, *, short_circuit: bool = True) -> SocketAccess:
+def socket_access(
+    token: str | None, tls: SocketTls | None, ticket: SecretStr | None = None, *, short_circuit: bool = True
+) -> SocketAccess:
     """Return how to be let in.
 
     Raises:
         InvalidConfig: a file of authorities that is not there, or not one.
     """
-    return SocketAccess(None if token is None else SecretStr(token), _context(tls), short_circuit)
+    return SocketAccess(None if token is None else SecretStr(token), ticket, _context(tls), short_circuit)
 
 
 def _context(tls: SocketTls | None) -> ssl.SSLContext | None:

@@ -221,7 +221,7 @@ class SocketLink(asyncio.BufferedProtocol):
             protocol=PROTOCOL_VERSION,
             client="jetstream-python",
             token=access.token,
-            ticket=ticket,
+            ticket=ticket or access.ticket,
         )
         response = (await self.ask(hello)).response
         assert isinstance(response, HelloResponse), "C1: a response has its request's type"

@@ -5,12 +5,21 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from envelope.errors import CorruptDataError, JetstreamError, NotLeader, StreamRecreated, UnknownStream
+from envelope.errors import (
+    CorruptDataError,
+    InvalidTicket,
+    JetstreamError,
+    NotLeader,
+    StreamRecreated,
+    UnknownStream,
+)
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.replica_choice import Purpose, ReadPreference, RouteStep, StreamReplicas, choose
 from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.client.nodes.tickets import HeldRight, ReadRight
 
+_REFUSALS_MAX: Final = 6
+"""Of a ticket that we cannot replace, in a row: a node may not know the newest key yet."""
 _SHUNNED_S: Final = 1.0
 """How long a node that has failed is not asked for what another one has too."""
 
@@ -49,6 +58,8 @@ class StreamRoute:
         self._damaged_at: set[str] = set()
         """The nodes where what comes next is damaged."""
         self._has_caught_up = False
+        self._refusals = 0
+        """Of our ticket, in a row."""
 
     async def to_offsets(self, incarnation: str | None) -> Arrival:
         """Return a node that knows where the stream begins and ends; see `to_records`."""
@@ -102,6 +113,7 @@ class StreamRoute:
     def has_progressed(self) -> None:
         """Record that records came."""
         self._damaged_at.clear()
+        self._refusals = 0
 
     def failed(self, error: JetstreamError) -> bool:
         """Record a failure; return whether another attempt is worth while.
@@ -113,8 +125,9 @@ class StreamRoute:
         has_another_ticket = self._links.refused(self._held, error)
         step, self._step = self._step, None
         self._is_stale, self._has_caught_up = True, False
+        is_refused = self._is_refused_for_good(error)
         if step is None or has_another_ticket:
-            return error.retriable or has_another_ticket
+            return (error.retriable and not is_refused) or has_another_ticket
         self._shunned[step.node] = time.monotonic() + _SHUNNED_S
         if isinstance(error, UnknownStream | StreamRecreated):
             self._doubted = error
@@ -122,7 +135,13 @@ class StreamRoute:
         if isinstance(error, CorruptDataError):
             self._damaged_at.add(step.node)
             return self._has_another_replica()
-        return error.retriable
+        return error.retriable and not is_refused
+
+    def _is_refused_for_good(self, error: JetstreamError) -> bool:
+        if not isinstance(error, InvalidTicket) or self._links.gets_tickets:
+            return False
+        self._refusals += 1
+        return self._refusals >= _REFUSALS_MAX
 
     def _has_another_replica(self) -> bool:
         assert self._known is not None, "who has been somewhere has asked where"

@@ -34,6 +34,11 @@ class ReadRight(NamedTuple):
     stream: str
     subject: str | None = None
 
+    def has_log(self, name: str) -> bool:
+        """Return whether a name is that of the stream, or of what may be a partition of it."""
+        whole, _, number = name.rpartition("/")
+        return name == self.stream or (whole == self.stream and number.isdecimal())
+
     def question(self) -> tuple[str, dict[str, object]]:
         """Return the request for a ticket: operation and fields."""
         return "read", {"stream": self.stream, "subject": self.subject}

@@ -41,6 +41,8 @@ class ByteRange:
     offset: int
     max_bytes: int
     incarnation: str | None = None
+    subject: str | None = None
+    """A ticket for what is on it will do."""
 
     def validated(self) -> "ByteRange":
         """Return self; raise RequestError if a number cannot be."""
@@ -53,7 +55,7 @@ class ByteRange:
 
 async def find_boundary(links: NodeLinks, byte_range: ByteRange, retry_s: float) -> tuple[int, int]:
     """Return the offset after those batches, and their bytes; see `JetstreamClient.boundary`."""
-    route = StreamRoute(links, byte_range.stream, ReadPreference())
+    route = StreamRoute(links, byte_range.stream, ReadPreference(), byte_range.subject)
     gives_up_at = time.monotonic() + retry_s
     longest = _BACKOFF_S_MIN
     while True:

@@ -178,5 +178,6 @@ async def _check_start(question: _Asked, place: ReaderPlace) -> None:
         offset=place.offset,
         max_bytes=1,
         incarnation=place.incarnation,
+        subject=question.wanted.wanted.subject,
     )
     await question.link.ask(request)

@@ -6,7 +6,7 @@ import pytest
 
 import jetstream
 from envelope.errors import RequestError
-from jetstream.client.nodes.socket_access import parse_address
+from jetstream.client.nodes.socket_access import address_text, parse_address
 from jetstream.client.read.read_range import ReadRange, Start, Txid
 
 
@@ -20,6 +20,7 @@ from jetstream.client.read.read_range import ReadRange, Start, Txid
 )
 def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
+    assert parse_address(address_text(address)) == address
 
 
 @pytest.mark.parametrize(

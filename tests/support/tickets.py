@@ -1,0 +1,61 @@
+"""Rights to read, as an administrator writes them, and streams to read with them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypedDict
+
+from nats.aio.msg import Msg
+
+from jetstream import JetstreamClient
+from tests.support.nats_site import NODE, Site
+
+API: Final = "jetstream.api."
+
+
+def may_read(stream: str, subject: str | None = None) -> str:
+    """Return the permission to read a stream, as an administrator writes it."""
+    return f"{API}read.{stream}" + ("" if subject is None else f".subject.{subject}")
+
+
+RIGHTS: Final = {
+    "auditor": [may_read("shop.orders")],
+    "eu": [may_read("shop.orders", "orders.eu.>")],
+    "one-level": [may_read("shop.orders", "orders.*.*")],
+    "stranger": [may_read("other")],
+}
+
+
+async def with_orders(there: Site) -> None:
+    """Create two streams, with some records of several subjects."""
+    async with there.party(NODE) as js:
+        await js.streams.create("shop/orders", "orders.>")
+        await js.streams.create("secrets", "secrets.>")
+        for subject in ("orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin", "secrets.x"):
+            await js.publish(subject, subject.encode())
+
+
+class ShortLived(TypedDict):
+    """Settings of a socket whose tickets end soon; clients renew them after a second."""
+
+    require: str
+    ticket_lifetime: float
+    ticket_grace: float
+
+
+def short_lived(seconds: float = 1) -> ShortLived:
+    """Return the settings for tickets that are good for so long, and as long again."""
+    return {"require": "ticket", "ticket_lifetime": seconds, "ticket_grace": seconds}
+
+
+@asynccontextmanager
+async def heard(js: JetstreamClient, subject: str) -> AsyncIterator[list[str]]:
+    """Yield the subjects of all requests on ``subject`` meanwhile."""
+    found: list[str] = []
+
+    async def note(message: Msg) -> None:
+        found.append(message.subject)
+
+    subscription = await js.nats.subscribe(API + subject, cb=note)
+    await js.nats.flush()
+    yield found
+    await subscription.unsubscribe()
