@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from envelope.errors import InvalidSubject
-from envelope.subjects import is_literal, validated_pattern
+from envelope.subjects import covers, is_literal, validated_pattern
 from jetstream.client.read.records import to_timestamp
 from jetstream.protocol.requests import NAME_CHARS_MAX
 
@@ -128,10 +128,11 @@ def _push_key(selected: Pushed, key: bytes) -> tuple[Pushed, bool]:
 
 
 def _push_subject(selected: Pushed, pattern: str | None) -> tuple[Pushed, bool]:
-    """Push a pattern, if there is one and no other has been pushed."""
-    if pattern is None or selected.subject not in (None, pattern):
-        return selected, False
-    return replace(selected, subject=pattern), True
+    """Push a pattern, if there is one: the narrower of two, unless neither has the other in it."""
+    before = selected.subject
+    if pattern is not None and (before is None or covers(before, pattern)):
+        return replace(selected, subject=pattern), True
+    return selected, pattern is not None and before is not None and covers(pattern, before)
 
 
 def _push_prefix(selected: Pushed, prefix: str) -> tuple[Pushed, bool]:

@@ -89,10 +89,18 @@ def test_a_subject_becomes_a_pattern_that_leaves_out_nothing_that_is_wanted(
             assert matches(pattern, subject) or not is_meant
 
 
-def test_a_second_subject_or_key_is_left_to_spark() -> None:
-    first, second = EqualTo(("subject",), "orders.eu"), StringStartsWith(("subject",), "orders.")
-    selected, rest = pushed([first, second, first], Pushed())
-    assert (selected.subject, rest) == ("orders.eu", [second])
+def test_of_two_subjects_the_narrower_is_read_and_spark_gets_what_it_does_not_say() -> None:
+    europe, new_york = EqualTo(("subject",), "orders.eu"), EqualTo(("subject",), "orders.us.ny")
+    wide, cut = StringStartsWith(("subject",), "orders."), StringStartsWith(("subject",), "orders.us.n")
+    for filters in ([europe, wide, europe], [wide, europe]):
+        assert pushed(filters, Pushed()) == (Pushed(subject="orders.eu"), [])
+    assert pushed([cut, new_york], Pushed()) == (Pushed(subject="orders.us.ny"), [cut])
+    assert pushed([wide], Pushed(subject="orders.*.ny")) == (Pushed(subject="orders.*.ny"), [])
+    assert pushed([new_york], Pushed(subject="orders.*.ny")) == (Pushed(subject="orders.us.ny"), [])
+    assert pushed([new_york, europe], Pushed()) == (Pushed(subject="orders.us.ny"), [europe])
+
+
+def test_a_second_key_is_left_to_spark() -> None:
     one, other = EqualTo(("key",), b"one"), EqualTo(("key",), bytearray(b"other"))
     selected, rest = pushed([one, other], Pushed(key="one"))
     assert (selected.key, rest) == ("one", [other])
