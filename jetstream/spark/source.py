@@ -4,7 +4,8 @@ Spark imports this module whenever it looks for any format that is written in Py
 need is imported by who reads and writes.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 class JetstreamDataSource(DataSource):
     """The format ``jetstream`` of a read, a write, and a stream of either; see docs/spark.md."""
 
+    _is_read = False
+    """A reader has been made: what is pickled now goes with it to the executors."""
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        if not self._is_read:
+            return vars(self)
+        from jetstream.spark.reading.readers import task_options  # noqa: PLC0415 - see above
+
+        return {**vars(self), "options": task_options(self.options)}
+
     @classmethod
     def name(cls) -> str:
         """Return what it is called in ``format``."""
@@ -40,13 +51,17 @@ class JetstreamDataSource(DataSource):
         """Return what plans and does a batch read; see `batch_reader`."""
         from jetstream.spark.reading.readers import batch_reader  # noqa: PLC0415 - see above
 
-        return batch_reader(self.options, schema)
+        reader = batch_reader(self.options, schema)
+        self._is_read = True
+        return reader
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the same for a stream; see `stream_reader`."""
         from jetstream.spark.reading.readers import stream_reader  # noqa: PLC0415 - see above
 
-        return stream_reader(self.options, schema)
+        reader = stream_reader(self.options, schema)
+        self._is_read = True
+        return reader
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """Return what publishes a data frame; see `JetstreamBatchWriter`."""

@@ -1,9 +1,10 @@
 """How driver and executors reach the cluster: from options, and pickled with what goes to executors."""
 
+import logging
 import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -16,10 +17,12 @@ from envelope.subjects import validated_subject
 from envelope.urls import shown_url
 from jetstream.client.blocking.client import BlockingClient, connect_blocking
 from jetstream.client.connection import JetstreamClient, connect
-from jetstream.client.nodes.socket_access import parse_address
+from jetstream.client.nodes.socket_access import ReadPass, parse_address
 from jetstream.spark.options.option_names import lowered, names_of, option, parsed
 from jetstream.spark.options.option_values import flag, words_of
 from metadata.stream_config import API_PREFIX_DEFAULT
+
+_log = logging.getLogger(__name__)
 
 _CREDENTIALS_MARK: Final = "-----BEGIN NATS USER JWT"
 """What the contents of a credentials file begin with; a path does not."""
@@ -106,6 +109,8 @@ class ClusterAccess:
     short_circuit_reads: bool = option({"shortCircuitReads": flag}, default=True)
     """Read the files of a node on the same machine where they lie."""
     api_prefix: str = option({"apiPrefix": _text}, API_PREFIX_DEFAULT)
+    read_pass: ReadPass | None = None
+    """From the driver, for a task that has no NATS to ask for its own."""
 
     def __repr__(self) -> str:
         shown = [*map(shown_url, self.servers), *self.sockets]
@@ -136,6 +141,20 @@ class ClusterAccess:
         """Return the names of the options that say how the cluster is reached."""
         return (*names_of(cls), *names_of(NatsIdentity))
 
+    @classmethod
+    def nats_option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options that say how NATS is reached."""
+        return ("servers", "nats.tls.ca", *names_of(NatsIdentity))
+
+    def without_nats(self) -> Self:
+        """Return the access without all that is for NATS."""
+        return replace(self, servers=(), nats=NatsIdentity(), nats_tls_ca=None)
+
+    def passed(self, read_pass: ReadPass) -> Self:
+        """Return the access of a task that has no NATS, with what the driver gives it."""
+        named = replace(read_pass, sockets=self.sockets or read_pass.sockets)
+        return replace(self.without_nats(), read_pass=named)
+
     def open(self) -> AbstractContextManager[BlockingClient]:
         """Return a client for a ``with`` block, which connects at its beginning and closes at its end.
 
@@ -151,7 +170,7 @@ class ClusterAccess:
 
     def _connect_options(self) -> dict[str, Any]:
         return {
-            "socket": self.sockets or None,
+            "socket": self.read_pass or self.sockets or None,
             "socket_token": _revealed(self.token),
             "socket_tls": _authorities(self.tls_ca),
             "short_circuit_reads": self.short_circuit_reads,
@@ -160,7 +179,7 @@ class ClusterAccess:
         }
 
     def _nats_options(self) -> dict[str, Any]:
-        options = self.nats.connect_options()
+        options = {"error_cb": _log_complaint, **self.nats.connect_options()}
         authorities = _authorities(self.nats_tls_ca)
         if authorities is None:
             return options
@@ -189,6 +208,12 @@ def _check_whole(texts: Mapping[str, str], *, publishes: bool) -> None:
     of_nats = [*ways, *(name for name in ("nats.tls.ca", "nats.inboxPrefix") if name in texts)]
     if "servers" not in texts and of_nats:
         raise InvalidOption(f"{of_nats[0]} is for NATS, and servers does not say where it is")
+
+
+async def _log_complaint(error: Exception) -> None:
+    """Log an error of nats-py: a denial is raised where it was caused, and often met otherwise."""
+    is_denial = "permissions violation" in str(error).lower()
+    _log.log(logging.INFO if is_denial else logging.WARNING, "NATS: %s", error)
 
 
 def _revealed(secret: SecretStr | None) -> str | None:

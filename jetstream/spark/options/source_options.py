@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from envelope.errors import RequestError
@@ -130,6 +130,8 @@ class SourceOptions:
     """The options of the source, checked."""
 
     access: ClusterAccess
+    executor_nats: bool = option({"executorNats": flag}, default=True)
+    """Executors connect to NATS themselves; False: tasks have what the driver gives them."""
     streams: tuple[str, ...] | None = option({"stream": _one_stream, "streams": _several_streams}, None)
     """Names of streams; of a partitioned stream the whole, or single partitions."""
     pattern: str | None = option({"streamPattern": _pattern}, None)
@@ -178,6 +180,10 @@ class SourceOptions:
         return self.fetch_timeout_s + self.fetch_retries * (
             self.fetch_timeout_s + self.fetch_retry_interval_s
         )
+
+    def for_tasks(self) -> "SourceOptions":
+        """Return what goes to the executors."""
+        return self if self.executor_nats else replace(self, access=self.access.without_nats())
 
     @property
     def output_columns(self) -> tuple[str, ...]:

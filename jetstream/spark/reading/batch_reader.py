@@ -1,13 +1,15 @@
 """Spark's batch read: what there is when it is planned, in exact ranges."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from envelope.errors import UnknownStream
+from jetstream.client.nodes.socket_access import ReadPass
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.cluster import Cluster
 from jetstream.spark.reading.filters import Pushed, pushed
@@ -34,6 +36,9 @@ class SparkBatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._pushed = Pushed(subject=options.subject, key=options.key)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {**vars(self), "_options": self._options.for_tasks()}
 
     def partitions(self) -> list[InputPartition]:
         """Return what there is to read now.
@@ -99,10 +104,14 @@ def input_partitions(
     options: SourceOptions, cluster: Cluster, pieces: Iterable[IncarnationRange]
 ) -> list[InputPartition]:
     """Return what Spark gives to its tasks, a piece to each."""
-    return [
-        InputPartition(LogPiece(ReadPiece(each, not options.fail_on_data_loss), *cluster.logs[each.stream]))
-        for each in pieces
-    ]
+    passes: dict[str, ReadPass | None] = {}
+    found = []
+    for each in pieces:
+        if each.stream not in passes:
+            passes[each.stream] = cluster.read_pass(each.stream)
+        log, piece = cluster.logs[each.stream], ReadPiece(each, not options.fail_on_data_loss)
+        found.append(InputPartition(LogPiece(piece, *log, passes[each.stream])))
+    return found
 
 
 def read_partition(

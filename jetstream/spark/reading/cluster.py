@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, UnknownStream
+from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, Unauthorized, UnknownStream
 from envelope.limits import ENVELOPE_RECORDS_MAX
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
 from jetstream.client.blocking.client import BlockingClient
+from jetstream.client.nodes.socket_access import ReadPass
 from jetstream.client.read.read_range import Start
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.pieces import pieces_of
@@ -47,6 +48,8 @@ class Cluster:
         self._options = options
         self._logs: dict[str, SourceLog] = {}
         self._looked_at = -LOOK_S
+        self._may_ask_nats = True
+        """Until it is known that NATS does not let us ask what a stream is."""
 
     @property
     def logs(self) -> Mapping[str, SourceLog]:
@@ -107,9 +110,21 @@ class Cluster:
         A start that is gone is no error here: the reader of the range finds it, and decides.
         """
         try:
-            return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation)[0]
+            subject = self._options.subject
+            return self._client.boundary(of.stream, of.start, max_bytes, of.incarnation, subject=subject)[0]
         except (OffsetOutOfRange, StreamRecreated, UnknownStream):
             return of.end
+
+    def read_pass(self, log: str) -> ReadPass | None:
+        """Return what a task needs to read a log without NATS; None: it gets that by itself.
+
+        Raises:
+            Unauthorized: NATS gives no ticket for that.
+            JetstreamError: the cluster cannot be asked.
+        """
+        if self._options.executor_nats or not self._options.access.servers:
+            return None
+        return self._client.read_pass(log, self._options.subject)
 
     def pieces_by_offsets(self, ranges: Iterable[IncarnationRange]) -> list[IncarnationRange]:
         """Return the ranges in as many pieces as the options want; the same ranges always in the same pieces.
@@ -149,12 +164,13 @@ class Cluster:
         return pieces_of(ranges, min_partitions=count, max_records=self._options.max_records_per_partition)
 
     def _ranges(self, since: Start, logs: list[str]) -> dict[str, StreamBounds]:
-        found = self._client.ranges(logs, since, patience_s=self._options.fetch_timeout_s)
+        options = self._options
+        found = self._client.ranges(logs, since, subject=options.subject, patience_s=options.fetch_timeout_s)
         return {log: StreamBounds(now.incarnation, now.start, now.end) for log, now in found.items()}
 
     def _found(self) -> dict[str, SourceLog]:
         if not self._options.access.servers:
-            return self._found_by_names()
+            return self._by_names(set(self._client.stream_names()))
         if self._options.streams is not None:
             names = set(self._options.streams)
         else:
@@ -162,9 +178,8 @@ class Cluster:
             names = {each.name for each in listed if self._options.wants(each.name, each.partition_of)}
         return {log: facts for name in sorted(names) for log, facts in self._logs_of(name).items()}
 
-    def _found_by_names(self) -> dict[str, SourceLog]:
+    def _by_names(self, names: set[str]) -> dict[str, SourceLog]:
         """Return the logs by the names that nodes report, without partitioning and compaction."""
-        names = set(self._client.stream_names())
         found = {}
         for name in sorted(names):
             whole, _, number = name.rpartition("/")
@@ -176,6 +191,14 @@ class Cluster:
 
     def _logs_of(self, name: str) -> dict[str, SourceLog]:
         """Return the log of a stream, or those of its partitions."""
+        if self._may_ask_nats:
+            try:
+                return self._logs_as_configured(name)
+            except Unauthorized:
+                self._may_ask_nats = False  # who has a right to read needs no other one
+        return self._by_names(set(self._client.stream_names(name, subject=self._options.subject)))
+
+    def _logs_as_configured(self, name: str) -> dict[str, SourceLog]:
         try:
             config = self._client.streams.info(name).config
         except UnknownStream:

@@ -29,6 +29,7 @@ from envelope.errors import (
 from envelope.spark_errors import DataLoss
 from jetstream.client.blocking.loop_thread import LoopThread
 from jetstream.client.connection import JetstreamClient, ReadOptions
+from jetstream.client.nodes.socket_access import ReadPass
 from jetstream.client.read.reader import BatchReader
 from jetstream.spark.options.access import ClusterAccess
 from jetstream.spark.options.source_options import SourceOptions
@@ -61,6 +62,8 @@ class LogPiece:
     partition: int
     dense: bool
     """Every offset of the stream has a record: it is known not to be compacted."""
+    read_pass: ReadPass | None = None
+    """From the driver, for a task that has no NATS."""
 
 
 def read_range(
@@ -74,10 +77,13 @@ def read_range(
         DataLoss: records of the range are gone, and ``failOnDataLoss`` is set.
         DeadlinePassed: nothing came for `SourceOptions.patience_s`.
         CorruptDataError: the records that came are not the whole range.
+        Unauthorized: NATS gives no ticket for them any more.
+        InvalidTicket: the driver's ticket has ended, and the task has no NATS.
         JetstreamError: anything else that the client cannot mend.
     """
     shape = Shape(schema, piece.stream, piece.partition)
-    with _connected(options) as (thread, client):
+    access = options.access if piece.read_pass is None else options.access.passed(piece.read_pass)
+    with _connected(access, options.fetch_timeout_s) as (thread, client):
         batches = _Batches(client, piece, options, schema)
         coming = thread.begin(batches.next())
         while (batch := coming.result()) is not None:
@@ -86,11 +92,11 @@ def read_range(
 
 
 @contextmanager
-def _connected(options: SourceOptions) -> Iterator[tuple[LoopThread, JetstreamClient]]:
+def _connected(access: ClusterAccess, patience_s: float) -> Iterator[tuple[LoopThread, JetstreamClient]]:
     thread = LoopThread()
     farewell = None
     try:
-        connection, client = thread.run(_entered(options.access, options.fetch_timeout_s))
+        connection, client = thread.run(_entered(access, patience_s))
         farewell = _leave(connection)
         yield thread, client
     finally:

@@ -8,7 +8,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from jetstream.spark.options.access import ClusterAccess
 from jetstream.spark.options.option_names import lowered, names_of
+from jetstream.spark.options.option_values import flag
 from jetstream.spark.options.source_options import SourceOptions, parse_source_options
 from jetstream.spark.reading.batch_reader import FilteringBatchReader, SparkBatchReader
 from jetstream.spark.reading.columns import check_schema, output_schema
@@ -17,6 +19,9 @@ from jetstream.spark.task_process import settle_process
 
 _PLANS_WITH_FILTERS: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """What runs in the process in which Spark plans a read with filters; its switch for that is on then."""
+
+
+_OF_NATS: Final = frozenset(name.lower() for name in ClusterAccess.nats_option_names())
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
@@ -45,6 +50,14 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> SparkBatchRe
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
     """Return the same for a stream; raises what `batch_reader` raises."""
     return StreamReader(parse_source_options(options, streaming=True), _checked(schema))
+
+
+def task_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return what executors may know of a read's options, which have been checked."""
+    texts = lowered(options)
+    if flag("executorNats", texts.get("executornats", "true")):
+        return texts
+    return {name: text for name, text in texts.items() if name not in _OF_NATS}
 
 
 def _checked(schema: StructType) -> pa.Schema:

@@ -51,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Bounds | None = None
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[SourceOptions, pa.Schema]]:
-        return StreamReader, (self._options, self._schema)
+        return StreamReader, (self._options.for_tasks(), self._schema)
 
     # --- the driver ----------------------------------------------------------------------------------
 

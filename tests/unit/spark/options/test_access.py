@@ -2,10 +2,12 @@ import pickle
 
 import pytest
 from nats.aio.client import RawCredentials
+from pydantic import SecretStr
 
 from envelope.errors import InvalidConfig
 from envelope.spark_errors import InvalidOption
-from jetstream.spark.options.access import ClusterAccess
+from jetstream.client.nodes.socket_access import ReadPass
+from jetstream.spark.options.access import ClusterAccess, NatsIdentity
 from metadata.stream_config import API_PREFIX_DEFAULT
 
 SERVERS = "nats://user:hidden@one:4222, nats://two:4222"
@@ -111,3 +113,15 @@ def test_a_file_without_authorities_is_named(option: str) -> None:
     found, _ = ClusterAccess.from_options({"servers": "nats://127.0.0.1:1", option: "nowhere.pem"})
     with pytest.raises(InvalidConfig, match=r"nowhere\.pem"), found.open():
         pass
+
+
+def test_a_task_without_nats_has_the_drivers_pass_and_nothing_for_nats() -> None:
+    given = {"servers": SERVERS, "nats.user": "u", "nats.password": "hidden", "nats.tls.ca": "system"}
+    driver, _ = ClusterAccess.from_options({**given, "tls.ca": "system", "token": "t"})
+    task = driver.passed(ReadPass(("a:1",), SecretStr("hidden")))
+    assert "hidden" not in repr(task)
+    assert (task.servers, task.nats, task.nats_tls_ca) == ((), NatsIdentity(), None)
+    assert (task.tls_ca, task.token) == (driver.tls_ca, driver.token)
+    assert task.read_pass == ReadPass(("a:1",), SecretStr("hidden"))
+    named, _ = ClusterAccess.from_options({**given, "sockets": "b:2"})
+    assert named.passed(ReadPass(("a:1",), None)).read_pass == ReadPass(("b:2",), None)

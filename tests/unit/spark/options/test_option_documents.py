@@ -15,7 +15,7 @@ PAGE: Final = (REPOSITORY / "docs" / "spark.md").read_text()
 HEADINGS: Final = {
     ClusterAccess: ("### The cluster",),
     SourceOptions: (
-        *("### What is read", "### Where it begins and ends", "### How much"),
+        *("### Tickets", "### What is read", "### Where it begins and ends", "### How much"),
         "### When something is slow or gone",
     ),
     SinkOptions: ("### Options of the sink",),
