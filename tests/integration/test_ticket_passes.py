@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from envelope.errors import InvalidTicket, RequestError, Unauthorized
+from envelope.errors import InvalidTicket, NoResponders, RequestError, Unauthorized
 from jetstream.client.nodes.socket_access import ReadPass
 from metadata.api.ticket_responses import RotateKeyResponse
 from tests.conftest import StartNatsServer
 from tests.support.nats_site import NODE, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
-from tests.support.tickets import RIGHTS, may_read, short_lived, with_orders
+from tests.support.tickets import RIGHTS, importing, may_read, short_lived, with_orders
 
 
 async def read_with(read_pass: ReadPass, stream: str, subject: str = ">") -> list[str]:
@@ -148,5 +148,29 @@ def test_a_reader_that_begins_at_the_end_needs_the_ticket_for_its_own_subject_al
             for subject in ("orders.eu.de", "orders.eu.fr"):
                 assert len([record async for record in js.read("shop/orders", subject=subject)]) == 1
                 assert not [record async for record in js.read("shop/orders", subject=subject, start=4)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("imported", "subject", "count"),
+    [
+        (may_read("shop.>"), ">", 4),
+        (may_read("shop.orders"), "orders.eu.*", 2),
+        (may_read("shop.orders", "orders.eu.>"), "orders.eu.>", 3),
+    ],
+)
+def test_an_account_that_imports_the_right_to_read_alone_reads(
+    tmp_path: Path, start_nats_server: StartNatsServer, imported: str, subject: str, count: int
+) -> None:
+    server = start_nats_server(importing(imported))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server, require="ticket") as there, there.party("eu") as js:
+            await with_orders(there)
+            assert len([record async for record in js.read("shop/orders", subject=subject)]) == count
+            assert await js.stream_names("shop/orders", subject=subject) == ["shop/orders"]
+            with pytest.raises(NoResponders):
+                await js.stream_names("secrets")
 
     run(scenario())

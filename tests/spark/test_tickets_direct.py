@@ -27,7 +27,7 @@ from tests.support.nats_site import NODE, PASSWORD, Site, site, users_config
 from tests.support.nodes import run
 from tests.support.pauses import pause_thread
 from tests.support.spark_reads import Query, batch_rows, rows_of
-from tests.support.tickets import heard, may_read, short_lived, with_orders
+from tests.support.tickets import heard, importing, may_read, short_lived, with_orders
 
 RIGHTS = {
     "auditor": [may_read("shop.orders"), may_read("shop.parts"), may_read("nothing")],
@@ -112,6 +112,20 @@ def test_a_right_to_read_is_enough_to_read_in_batches_and_as_a_stream(
         assert not [each for each in caplog.records if each.name.startswith("nats.")]  # in each task's output
 
     against_a_site(tmp_path, start_nats_server(users_config(RIGHTS)), scenario, require="ticket")
+
+
+def test_an_account_that_imports_the_right_to_read_alone_reads(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    def scenario(there: Site, _asked: list[str]) -> None:
+        for stream, subject in (("shop/orders", "orders.eu.>"), ("shop/parts", "parts.eu.>")):
+            options = options_of(there, "eu", stream=stream, subject=subject, startingOffsets="earliest")
+            query = Query(options)
+            assert query.batch()
+            query.close()
+
+    server = start_nats_server(importing(may_read("shop.>")))
+    against_a_site(tmp_path, server, scenario, require="ticket")
 
 
 def test_a_missing_right_is_named(tmp_path: Path, start_nats_server: StartNatsServer) -> None:

@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 from nats.aio.msg import Msg
 
 from jetstream import JetstreamClient
-from tests.support.nats_site import NODE, Site
+from tests.support.nats_site import NODE, PASSWORD, Site
 
 API: Final = "jetstream.api."
 
@@ -23,6 +23,14 @@ RIGHTS: Final = {
     "one-level": [may_read("shop.orders", "orders.*.*")],
     "stranger": [may_read("other")],
 }
+
+
+def importing(permission: str) -> str:
+    """Return the configuration of a user `eu` in an account that imports one permission, and no more."""
+    exported = f'exports: [ {{ service: "{API}>" }} ]'
+    log = f"LOG: {{ users: [ {{ user: {NODE}, password: {PASSWORD} }} ], {exported} }}"
+    imported = f'imports: [ {{ service: {{ account: LOG, subject: "{permission}" }} }} ]'
+    return f"accounts: {{ {log}, SHOP: {{ users: [ {{ user: eu, password: {PASSWORD} }} ], {imported} }} }}"
 
 
 async def with_orders(there: Site) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envelope.errors import InvalidTicket, JetstreamError, Unauthorized
+from envelope.errors import InvalidTicket, JetstreamError, NoResponders, Unauthorized
 from jetstream.client.nodes.socket_access import (
     Address,
     AddressBook,
@@ -47,6 +47,13 @@ class Greeter:
             try:
                 return await self._book.addresses()
             except Unauthorized:
+                tickets.is_wanted = True
+            except NoResponders as absence:
+                # There is no node, or no more than the right to read is imported into our account.
+                try:
+                    await tickets.ticket(held)
+                except JetstreamError:  # a reader by token has no right to one, and waits for a node
+                    raise absence from None
                 tickets.is_wanted = True
         await tickets.ticket(held)
         return tickets.addresses

@@ -14,7 +14,14 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, SecretStr
 
-from envelope.errors import Forbidden, InvalidTicket, JetstreamError, Unauthorized, UnavailableError
+from envelope.errors import (
+    Forbidden,
+    InvalidTicket,
+    JetstreamError,
+    NoResponders,
+    Unauthorized,
+    UnavailableError,
+)
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.shared_attempts import SharedAttempts
 from jetstream.client.nodes.socket_link import Answer, SocketLink
@@ -188,6 +195,7 @@ class TicketWallet:
             self._found[right] = known.right
             return known
         refusal: Unauthorized | None = None
+        absence: NoResponders | None = None
         for wider in right.wider():
             if wider in self._too_wide and wider != right:
                 continue
@@ -201,11 +209,15 @@ class TicketWallet:
             except UnavailableError as error:
                 if wider in self._ended:
                     raise InvalidTicket(f"the ticket has ended, and there is no new one: {error}") from error
-                raise
+                if not isinstance(error, NoResponders):
+                    raise
+                absence = error  # or that right is not imported into our account, and another one may be
+                continue
             self._found[right] = wider
             return self._granted[wider]
-        assert refusal is not None, "C29: every right is wide enough for itself"
-        raise refusal
+        reason = absence or refusal
+        assert reason is not None, "C29: every right is wide enough for itself"
+        raise reason
 
     async def _ask(self, right: Right) -> None:
         """Ask for a ticket, once for all who want it now."""

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from envelope.errors import JetstreamError, OffsetOutOfRange, StreamRecreated, Unauthorized, UnknownStream
+from envelope.errors import (
+    JetstreamError,
+    NoResponders,
+    OffsetOutOfRange,
+    StreamRecreated,
+    Unauthorized,
+    UnknownStream,
+)
 from envelope.limits import ENVELOPE_RECORDS_MAX
 from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
@@ -194,9 +201,12 @@ class Cluster:
         if self._may_ask_nats:
             try:
                 return self._logs_as_configured(name)
-            except Unauthorized:
-                self._may_ask_nats = False  # who has a right to read needs no other one
-        return self._by_names(set(self._client.stream_names(name, subject=self._options.subject)))
+            except (NoResponders, Unauthorized) as error:  # who has a right to read needs no other one
+                if self._logs and isinstance(error, NoResponders):
+                    raise
+        found = self._by_names(set(self._client.stream_names(name, subject=self._options.subject)))
+        self._may_ask_nats = False
+        return found
 
     def _logs_as_configured(self, name: str) -> dict[str, SourceLog]:
         try:
