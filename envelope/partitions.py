@@ -1,4 +1,4 @@
-"""Which partition of a partitioned stream a key belongs to: for nodes and for clients alike.
+"""Partitions of streams: which one a key belongs to, and what their names tell; for nodes and clients alike.
 
 The CRC-32 of ISO 3309, which every language has (zlib, gzip, PNG), modulo the number of partitions.
 """
@@ -14,3 +14,12 @@ def partition_of(key: bytes, count: int) -> int:
         count: partitions that share the messages; at least 1.
     """
     return zlib.crc32(key) % count
+
+
+def whole_in(name: str) -> str | None:
+    """Return the partitioned stream that a stream of that name may be a partition of; None: of none.
+
+    ``orders/2`` is a partition of ``orders``, or a stream of its own in the namespace ``orders``.
+    """
+    whole, _, number = name.rpartition("/")
+    return whole if whole and number.isascii() and number.isdigit() else None

@@ -33,16 +33,17 @@ def test_partitions_that_came_since_are_told(tmp_path: Path, caplog: pytest.LogC
     against_a_node(tmp_path, scenario)
 
 
-def test_streams_of_another_life_and_those_that_are_gone_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stream", ["orders", "shop/orders"])
+def test_streams_of_another_life_and_those_that_are_gone_are_refused(tmp_path: Path, stream: str) -> None:
     def scenario(js: BlockingClient, options: dict[str, str]) -> None:
-        js.streams.create("orders", "orders.>")
-        archive = archive_of(js, "orders")
+        js.streams.create(stream, "orders.>")
+        archive = archive_of(js, stream)
         check_lives(archive, options)
-        js.streams.delete("orders")
-        with pytest.raises(UnknownStream, match="the archive has orders"):
+        js.streams.delete(stream)
+        with pytest.raises(UnknownStream, match=f"the archive has {stream}"):
             check_lives(archive, options)
-        js.streams.create("orders", "orders.>")
-        with pytest.raises(StreamRecreated, match="the archive has orders as it was before"):
+        js.streams.create(stream, "orders.>")
+        with pytest.raises(StreamRecreated, match=f"the archive has {stream} as it was before"):
             check_lives(archive, options)
 
     against_a_node(tmp_path, scenario)

@@ -22,6 +22,7 @@ from envelope.errors import (
     Unauthorized,
     UnavailableError,
 )
+from envelope.partitions import whole_in
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.shared_attempts import SharedAttempts
 from jetstream.client.nodes.socket_link import Answer, SocketLink
@@ -43,8 +44,7 @@ class ReadRight(NamedTuple):
 
     def has_log(self, name: str) -> bool:
         """Return whether a name is that of the stream, or of what may be a partition of it."""
-        whole, _, number = name.rpartition("/")
-        return name == self.stream or (whole == self.stream and number.isdecimal())
+        return self.stream in (name, whole_in(name))
 
     def question(self) -> tuple[str, dict[str, object]]:
         """Return the request for a ticket: operation and fields."""
@@ -52,8 +52,8 @@ class ReadRight(NamedTuple):
 
     def wider(self) -> Iterator["ReadRight"]:
         """Yield the rights that contain this one: first its partitioned stream's, if it may have one."""
-        whole, _, number = self.stream.rpartition("/")
-        for stream in (whole, self.stream) if whole and number.isdecimal() else (self.stream,):
+        whole = whole_in(self.stream)
+        for stream in (self.stream,) if whole is None else (whole, self.stream):
             for subject in dict.fromkeys((self.subject, None)):
                 yield ReadRight(stream, subject)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envelope.errors import RequestError, StreamRecreated, UnknownStream
+from envelope.partitions import whole_in
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.spark.options.source_options import parse_source_options
 from jetstream.spark.pipelines.archive import COLUMNS, STARTS, local_uri
@@ -124,7 +125,7 @@ def check_lives(manifest: ArchiveManifest, options: Mapping[str, str]) -> None:
     """
     told = {
         **live_options(manifest, options),
-        "streams": ",".join(sorted({_whole(name) for name in manifest.streams})),
+        "streams": ",".join(sorted({whole_in(name) or name for name in manifest.streams})),
     }
     checked = parse_source_options(told, streaming=False)
     with checked.access.open() as client:
@@ -142,8 +143,3 @@ def check_lives(manifest: ArchiveManifest, options: Mapping[str, str]) -> None:
                 stream=name,
                 incarnation=kept.incarnation,
             )
-
-
-def _whole(name: str) -> str:
-    """Return the name of the stream; of a partition that of the whole."""
-    return name.partition("/")[0]
