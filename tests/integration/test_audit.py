@@ -32,6 +32,7 @@ from jetstream.node.runtime.crash import Crash
 from jetstream.node.settings.node_config import AuditConfig, NatsConfig
 from metadata.api.audit import AuditEvent
 from metadata.api.requests import QUESTIONS, REQUESTS
+from metadata.api.subjects import request_subject
 from tests.conftest import StartNatsServer
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.commands import REPOSITORY, json_lines, succeeded, up
@@ -71,6 +72,12 @@ BODIES: dict[str, Mapping[str, object]] = {
     "cluster.drain": {"node": "nobody"},
     "cluster.rebalance": {},
     "cluster.remove": {"node": "nobody"},
+    "cluster.rotate_key": {"revoke": True},
+    "read": {"stream": "orders"},
+    "group.join": {"group": "billing"},
+    "namespace.limit": {"name": "shop", "streams": 20},
+    "namespace.info": {"name": "shop"},
+    "namespace.list": {},
     "stream.delete": ORDERS,
     "stream.restore": ORDERS,
 }
@@ -116,14 +123,14 @@ def test_every_change_leaves_one_line_and_one_record_and_no_question_does(
         ):
             results: list[tuple[str, str]] = []
             for operation, body in BODIES.items():
-                answer = await request(client, operation, **body)
+                answer = await request(client, request_subject(operation, body), **body)
+                assert (operation in REFUSED) == ("error" in answer), answer
                 if REQUESTS[operation] not in QUESTIONS:
                     results.append((operation, answer.get("error", {}).get("err_code", "done")))
             dry = await request(client, "cluster.rebalance", dry_run=True)
             assert "error" not in dry
             found = await records(node, len(results))
             assert [(each["operation"], each["result"]) for each in found] == results
-            assert {operation for operation, result in results if result != "done"} == REFUSED
             assert {each["node"] for each in found} == {node.node_id}
             return found
 

@@ -143,6 +143,8 @@ def test_everything_that_is_no_question_is_a_change(operation: str) -> None:
         ("group.delete", b'{"group":"billing"}', ("group.delete", "billing")),
         ("cluster.drain", b'{"node":"n1"}', ("cluster.drain", "n1")),
         ("cluster.rebalance", b"", ("cluster.rebalance", None)),
+        ("cluster.rotate_key", b"", ("cluster.rotate_key", None)),
+        ("namespace.limit.shop", b'{"streams":20}', ("namespace.limit", "shop")),
     ],
 )
 def test_a_change_is_of_the_stream_the_group_or_the_node_that_it_names(
