@@ -228,8 +228,7 @@ class Node:
     def _assembled(self, parts: "_Parts", tasks: asyncio.TaskGroup) -> "_Shell":
         """Make everything that stands on NATS and the sockets; nothing runs yet."""
         config, clock = self.config, self._clock
-        ingest_watch = LinkWatch("ingest", clock)
-        ingest = NatsLink(config.nats, ingest_watch, parts.crash)
+        ingest = NatsLink(config.nats, LinkWatch("ingest", clock), parts.crash)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
         tier = _tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
@@ -253,7 +252,8 @@ class Node:
             settings=parts.socket,
         )
         # Both ends of these exist now.
-        ingest_watch.on_gap = streams.note
+        server.ticket_refusals.audit = api.audit.note
+        ingest.watch.on_gap = streams.note
         streams.gone_listeners.append(server.stream_gone)
         streams.reign_listeners += [cursors.reign_begun, groups.reign_begun]
         thread = PacedThread("jetstream-segments")

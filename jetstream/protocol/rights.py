@@ -87,7 +87,8 @@ class ReaderRights:
         """
         ticket = opened(text.get_secret_value(), self._gate.ticket_keys())
         if not self._is_good(ticket):
-            raise InvalidTicket("the ticket has ended: ask for a new one")
+            target = {"group": ticket.group or ""} if ticket.stream is None else {"stream": ticket.stream}
+            raise InvalidTicket("the ticket has ended: ask for a new one", **target)
         if len(self._tickets) >= TICKETS_MAX:
             good = [other for other in self._tickets.values() if self._is_good(other)]
             self._tickets.clear()

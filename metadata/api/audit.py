@@ -36,7 +36,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """A change that was requested, and what became of it."""
+    """A change that was requested, and what became of it; or a refusal at a node's socket."""
 
     operation: str
     """Two tokens, such as ``stream.create``."""
@@ -48,6 +48,12 @@ class AuditEvent:
     """Why it was refused, or why nobody knows whether it took place; None: it took place."""
     headers: bytes | None = None
     """Of the request, for what NATS says of the client."""
+    peer: str | None = None
+    """Address of a client at the node's socket."""
+    request: str | None = None
+    """Which one of the socket protocol, such as ``fetch``."""
+    withheld: int = 0
+    """How many events like it were left out before this one."""
 
     def __post_init__(self) -> None:
         """Check what the subject of the record is made of: nobody would take one on another."""
@@ -70,13 +76,17 @@ def encode_event(event: AuditEvent, node: NodeId, number: str) -> str:
     }
     if event.name is not None:
         fields["name"] = event.name[:_TEXT_CHARS_MAX]
+    if event.request is not None:
+        fields["request"] = event.request
     error = event.error
     fields["result"] = DONE if error is None else error.err_code
     if error is not None:
         fields |= {"code": error.status, "reason": error.description[:_TEXT_CHARS_MAX]}
-    client = client_of(event.headers)
+    client = client_of(event.headers) if event.peer is None else {"peer": event.peer}
     if client is not None:
         fields["client"] = client
+    if event.withheld:
+        fields["withheld"] = event.withheld
     return json.dumps(fields)
 
 

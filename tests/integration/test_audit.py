@@ -16,11 +16,10 @@ from nats.aio.msg import Msg
 
 import jetstream
 from envelope.acks import refusal_body
-from envelope.errors import Overloaded, StreamOffline, Unauthorized, UnknownStream
+from envelope.errors import Overloaded, Unauthorized
 from envelope.headers import REQUEST_INFO
 from envelope.internal_streams import AUDIT
 from envelope.types import NodeId, TimestampUs
-from jetstream import JetstreamClient
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.nats import audit_trail
 from jetstream.node.nats.audit_trail import AuditTrail
@@ -34,6 +33,7 @@ from metadata.api.audit import AuditEvent
 from metadata.api.requests import QUESTIONS, REQUESTS
 from metadata.api.subjects import request_subject
 from tests.conftest import StartNatsServer
+from tests.support.audit_records import ENABLED, lines, read
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.commands import REPOSITORY, json_lines, succeeded, up
 from tests.support.commands import jetstream as jetstream_command
@@ -47,7 +47,6 @@ PAGE = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
 RECIPE = PAGE.partition("\n### Other accounts\n")[2].split("```", 2)[1].partition("\n")[2]
 """Accounts of a node, ``LOG``, and of its publishers, ``SHOP``, each with a user."""
 
-ENABLED = {"enabled": True}
 ORDERS = {"name": "orders"}
 
 BODIES: dict[str, Mapping[str, object]] = {
@@ -91,22 +90,6 @@ async def records(node: Node, count: int) -> list[dict[str, Any]]:
     """Return what is in the audit's stream, once it has so many records."""
     async with jetstream.connect(socket=f"127.0.0.1:{node.socket_port}") as client:
         return await read(client, count)
-
-
-async def read(client: JetstreamClient, count: int) -> list[dict[str, Any]]:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            try:
-                values = [record.value async for record in client.read(AUDIT)]
-            except (UnknownStream, StreamOffline):
-                values = []
-            if len(values) >= count:
-                return [json.loads(value or b"") for value in values]
-            await pause()
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [json.loads(each.getMessage()) for each in caplog.records if each.name == "jetstream.audit"]
 
 
 def test_the_table_has_every_request() -> None:

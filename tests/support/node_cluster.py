@@ -56,7 +56,6 @@ def node_settings(
     return f"""
 node_id = "{name}"
 data = "{data}"
-log_level = "info"
 [nats]
 urls = ["{url}"]
 [socket]
@@ -155,7 +154,7 @@ class NodeCluster:
         ports = free_ports(3 * size)
         triples = [(ports[3 * place], ports[3 * place + 1], ports[3 * place + 2]) for place in range(size)]
         voters = {name: triple[0] for name, triple in zip(names[: size - data], triples, strict=False)}
-        common = "\n".join(f"{key} = {value}" for key, value in settings.items())
+        common = "\n".join(f"{key} = {value}" for key, value in {"log_level": '"info"', **settings}.items())
         self.nodes = {
             name: ClusterNode(
                 name,

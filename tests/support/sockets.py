@@ -406,8 +406,10 @@ async def standing(directory: Path) -> AsyncIterator[World]:
 class RawPeer:
     """A blocking-free socket that sends whatever it is told."""
 
-    def __init__(self, port: int, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, receive_buffer: int | None = None, host: str = "127.0.0.1") -> None:
+        """``host``: where the socket comes from; all of 127.0.0.0/8 is this machine."""
         self.socket = socket.socket()
+        self.socket.bind((host, 0))
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         try:

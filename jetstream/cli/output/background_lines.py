@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jetstream.cli.output.console import printable
+from jetstream.node.runtime.token_bucket import TokenBucket
 
 _STANDARD_ERROR: Final = 2
 _LINES_MAX: Final = 10_000
@@ -87,17 +88,15 @@ class LineRates:
     def __init__(self, at_once: int = _ALIKE_AT_ONCE, per_second: float = _ALIKE_PER_SECOND) -> None:
         self._at_once = at_once
         self._per_second = per_second
-        self._left: dict[str, tuple[float, float]] = {}
-        """How many are admitted, and as of when."""
+        self._buckets: dict[str, TokenBucket] = {}
         self._withheld = Counter[str]()
 
     def admitted(self, kind: str, now: float) -> int | None:
         """Return how many of that kind were withheld before this one; None: this one is, too."""
-        left, since = self._left.get(kind, (self._at_once, now))
-        left = min(left + (now - since) * self._per_second, self._at_once)
-        is_admitted = left >= 1
-        self._left[kind] = (left - is_admitted, now)
-        if not is_admitted:
+        bucket = self._buckets.get(kind)
+        if bucket is None:
+            bucket = self._buckets[kind] = TokenBucket(self._at_once, self._per_second, now)
+        if not bucket.take(now):
             self._withheld[kind] += 1
             return None
         return self._withheld.pop(kind, 0)

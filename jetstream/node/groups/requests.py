@@ -148,6 +148,8 @@ class GroupRequestHandler:
                 pending.connection.rights.require_membership(group)
                 beats.setdefault(self._service.shard_of(group), []).append((group, beat.beat()))
             except JetstreamError as error:
+                connection = pending.connection
+                _ = connection.ticket_refusals.note(connection.peer, request.op, group, error)
                 refused.append(_refusal(group, beat.member, error))
         news = _News(refused, partial(self._respond_news, pending))
         wait_ns = request.max_wait_ms * _NS_PER_MS

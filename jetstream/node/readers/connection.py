@@ -35,6 +35,7 @@ from jetstream.log.segments.segment import Segment
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
 from jetstream.node.readers.output import SocketOutput
+from jetstream.node.readers.ticket_refusals import TicketRefusals
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue, ReaderTurn
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.connection import (
@@ -134,6 +135,7 @@ class ConnectionServices:
     """Returns whether the next one may be made meanwhile."""
     catch_up_queue: CatchUpQueue
     gate: Gate
+    ticket_refusals: TicketRefusals
     counters: SocketCounters = field(default_factory=SocketCounters)
 
 
@@ -170,6 +172,8 @@ class SocketConnection:
         self._services = services
         self.rights: Final = ReaderRights(services.gate)
         """What its requests may ask for."""
+        self.ticket_refusals: Final = services.ticket_refusals
+        """Where a request that they do not allow is noted."""
         self._machine = ServerConnection(self.rights)
         self._liveness = Liveness(services.patience, services.clock.monotonic())
         self._output = SocketOutput()
@@ -228,7 +232,10 @@ class SocketConnection:
 
     def fail(self, request_id: int, error: JetstreamError) -> None:
         """Answer with ``error``."""
-        self._pending.pop(request_id).withdraw = None
+        pending = self._pending.pop(request_id)
+        pending.withdraw = None
+        request = pending.request
+        _ = self.ticket_refusals.note(self.peer, request.op, _target(request), error)
         if isinstance(error, RequestCancelled):
             self._services.counters.requests_cancelled += 1
         else:
@@ -299,7 +306,8 @@ class SocketConnection:
                     counters.connections_unauthorized += 1
                 else:
                     counters.protocol_errors += 1
-                _log.info("connection broken peer=%s error=%r", self.peer, error)
+                if not self.ticket_refusals.note(self.peer, "hello", None, error):
+                    _log.info("connection broken peer=%s error=%r", self.peer, error)
                 self.requests.clear()
                 self._leaving = True
                 self._send(farewell)
@@ -422,6 +430,12 @@ class SocketConnection:
         self._line.close()
         self._services.counters.connections_closed += 1
         self._services.closed(self)
+
+
+def _target(request: Request) -> str | None:
+    """Return the stream or the group that a request is about, if it is about one."""
+    found = getattr(request, "stream", None) or getattr(request, "group", None)
+    return found if isinstance(found, str) else None
 
 
 def _cancel(pending: Pending | None) -> None:

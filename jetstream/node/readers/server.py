@@ -23,6 +23,7 @@ from jetstream.node.readers.line import SocketLine, TlsLine
 from jetstream.node.readers.ports import StreamDirectory
 from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.selections import Selections
+from jetstream.node.readers.ticket_refusals import TicketRefusals
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.rights import Gate, Requirement
@@ -81,6 +82,7 @@ class SocketServer:
             selection_bytes=self._settings.selection_bytes,
         )
         self.counters = self._dispatcher.counters
+        self.ticket_refusals = TicketRefusals(clock)
         self._catch_up_queue = directory.catch_up_queue
         self._services = ConnectionServices(
             loop=self._loop,
@@ -99,6 +101,7 @@ class SocketServer:
                 clock.wall,
                 self._settings.ticket_grace_us,
             ),
+            ticket_refusals=self.ticket_refusals,
             catch_up_queue=self._catch_up_queue,
             counters=self.counters,
         )
