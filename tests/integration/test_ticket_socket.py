@@ -153,7 +153,10 @@ def test_no_ticket_that_was_changed_forged_or_given_up_is_taken(tmp_path: Path, 
     chance = random.Random(seed)
 
     async def scenario() -> None:
-        async with streams(tmp_path / "own") as (port, js), streams(tmp_path / "other") as (_, other):
+        async with (
+            streams(tmp_path / "own", ticket_lifetime=2 * FUZZ_SECONDS) as (port, js),
+            streams(tmp_path / "other") as (_, other),
+        ):
             given_up = await ticket(js, "read", stream="in")
             await js.requests.ask("cluster.rotate_key", {"revoke": True}, RotateKeyResponse)
             good = [
