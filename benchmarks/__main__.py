@@ -46,6 +46,7 @@ from benchmarks import (
     spark_sink,
     spark_stream,
     streams,
+    tickets,
     tiers,
 )
 from benchmarks.report import Report, Settings, as_markdown
@@ -75,6 +76,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "groups_idle": groups_idle.run,
     "groups_failover": groups_failover.run,
     "groups_read": groups_read.run,
+    "tickets": tickets.run,
     "soak": soak.run,
     "spark_read": spark_read.run,
     "spark_stream": spark_stream.run,

@@ -56,13 +56,22 @@ def nats_server(directory: Path, jetstream: str | None = None) -> Iterator[tuple
 
 
 @contextmanager
-def node(directory: Path, nats_address: Address, program: Sequence[str] = NODE_PROGRAM) -> Iterator[int]:
-    """Run one of our nodes attached to the NATS server at ``nats_address``; yields its pid."""
+def node(
+    directory: Path, nats_address: Address, program: Sequence[str] = NODE_PROGRAM, socket: str = ""
+) -> Iterator[int]:
+    """Run one of our nodes attached to the NATS server at ``nats_address``; yields its pid.
+
+    Args:
+        directory: of its configuration, log and data.
+        nats_address: where the server listens.
+        program: followed by the words of a node's command line.
+        socket: settings of the readers' socket, as lines of TOML.
+    """
     directory.mkdir(parents=True)
     path = directory / "node.toml"
     path.write_text(
         f'data = "{directory / "data"}"\nlog_level = "warning"\n'
-        f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n'
+        f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n{socket}\n'
     )
     command = [*program, "node", "--config", str(path)]
     with _running(command, directory / "log") as process:

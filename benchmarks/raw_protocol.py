@@ -61,22 +61,28 @@ class Frames:
 class BlockingConnection:
     """One connection that asks and waits."""
 
-    def __init__(self, address: str) -> None:
-        """Connect to ``host:port`` and say hello."""
+    def __init__(self, address: str, **shown: str) -> None:
+        """Connect to ``host:port`` and say hello; ``shown``: a token or a ticket, where it needs one."""
         self.socket = socket.create_connection(parse_address(address), TIMEOUT_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames = Frames()
-        self.ask(op="hello", id=0, protocol=1, client="benchmark")
+        self.ask(op="hello", id=0, protocol=1, client="benchmark", **shown)
 
     def ask(self, **request: object) -> Header:
         """Send one request and return the header of its answer."""
-        self.socket.sendall(encode(**request))
-        while True:
+        (answer,) = self.exchange(encode(**request), 1)
+        return answer
+
+    def exchange(self, requests: bytes, count: int) -> list[Header]:
+        """Send so many requests at once and return the headers of their answers."""
+        self.socket.sendall(requests)
+        answers: list[Header] = []
+        while len(answers) < count:
             data = self.socket.recv(65536)
             if not data:
                 raise RefusedByNode("the node closed the connection")
-            if frames := self._frames.feed(data):
-                return frames[0][0]
+            answers += [header for header, _ in self._frames.feed(data)]
+        return answers
 
 
 def ping_us(address: str, stream: str) -> float:

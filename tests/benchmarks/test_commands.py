@@ -38,7 +38,9 @@ def test_the_raw_disk_is_measured_for_every_group_size(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["read", "read_delay", "long_poll", "catch_up", "groups", "budget"])
+@pytest.mark.parametrize(
+    "name", ["read", "read_delay", "long_poll", "catch_up", "groups", "budget", "tickets"]
+)
 def test_a_longer_benchmark_accounts_for_everything_and_leaves_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
