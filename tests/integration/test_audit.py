@@ -445,7 +445,7 @@ def test_a_leader_of_the_audit_that_dies_costs_the_others_no_record_and_none_is_
             alive = "abc".replace(leader, "")
             noted = [line["id"] for line in logged(scene) if line["node"] in alive]
             async with asyncio.timeout(WAIT_SECONDS):
-                while set(noted) - {*(found := [each["id"] for each in await read(js, 24)])}:
+                while set(noted) - {*(found := [each["id"] for each in await read(js, len(noted))])}:
                     await pause()
             assert len(found) == len(set(found))
             assert len(noted) >= 16, "those that were asked after the death, at least"
