@@ -37,14 +37,13 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.events import Events, StreamEvent
 from metadata.catalog.leadership import begin_stream, change_isr, change_leader, due_elections
+from metadata.catalog.marks import advance_tier, set_txid
 from metadata.catalog.namespaces import limit_namespace
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables
 from metadata.catalog.ticket_keys import rotate_ticket_key
-from metadata.catalog.tiers import advance_tier
-from metadata.catalog.txids import set_txid
 from metadata.namespaces import NamespaceTable
 from metadata.stream_config import partition_name
 from metadata.tickets import TicketKey

@@ -2,6 +2,8 @@
 
 import functools
 import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,3 +153,23 @@ _FINE: list[tuple[Rule, str, str]] = [
 )
 def test_what_a_rule_permits_is_not_found(rule: Rule, path: str, text: str) -> None:
     assert not list(rule(Module(path, text)))
+
+
+_PRODUCT = ("jetstream", "envelope", "metadata", "consumer_groups", "pyspark_jetstream")
+_FOLDER_MODULES_MAX = 15
+
+
+def _crowded(paths: Iterable[str]) -> list[str]:
+    inside = [Path(path) for path in paths if path.startswith(_PRODUCT) and Path(path).name != "__init__.py"]
+    counts = Counter(path.parent.as_posix() for path in inside)
+    return [f"{folder}: {count} modules" for folder, count in counts.items() if count > _FOLDER_MODULES_MAX]
+
+
+def test_no_folder_of_the_product_has_more_than_fifteen_modules() -> None:
+    assert not _crowded(module.path for module in modules())
+
+
+def test_a_folder_of_sixteen_modules_is_found() -> None:
+    folder = ["metadata/a/__init__.py", *(f"metadata/a/m{number}.py" for number in range(15))]
+    assert not _crowded(folder)
+    assert _crowded([*folder, "metadata/a/more.py"]) == ["metadata/a: 16 modules"]

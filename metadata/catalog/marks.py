@@ -1,13 +1,16 @@
-"""How far streams are in the object store: a leader's compare-and-set."""
+"""Marks on a stream's log that its leader sets: how far it is in the object store, and the last txid.
+
+Only the leader knows where the log ends, so each command says whose reign it belongs to.
+"""
 
 from dataclasses import replace
 
 from envelope.errors import Fenced, InvalidConfig
-from metadata.catalog.commands import AdvanceTier
-from metadata.catalog.events import Events, TierAdvanced, refused
+from metadata.catalog.commands import AdvanceTier, SetTxid
+from metadata.catalog.events import Events, TierAdvanced, TxidChanged, refused
 from metadata.catalog.leadership import led_stream
 from metadata.catalog.streams import refused_mark
-from metadata.catalog.tables import Stream, Tables
+from metadata.catalog.tables import Stream, Tables, TxidSet
 
 
 def advance_tier(tables: Tables, command: AdvanceTier) -> Events:
@@ -27,3 +30,13 @@ def advance_tier(tables: Tables, command: AdvanceTier) -> Events:
     advanced = replace(stream, tier=mark)
     tables.put(advanced)
     return (TierAdvanced(advanced),)
+
+
+def set_txid(tables: Tables, command: SetTxid) -> Events:
+    """Let the txid be the last one from that offset on, if its proposer still leads."""
+    stream = led_stream(tables, command)
+    if not isinstance(stream, Stream):
+        return stream
+    changed = replace(stream, txid_set=TxidSet(command.leader_epoch, command.offset, command.txid))
+    tables.put(changed)
+    return (TxidChanged(changed),)
