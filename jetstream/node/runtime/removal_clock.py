@@ -86,6 +86,8 @@ class RemovalClock:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._guard = JumpGuard()
+        # Else the first look for old records would not notice a jump since the start.
+        _ = self.wall()
 
     @property
     def ahead_us(self) -> int:

@@ -53,6 +53,14 @@ def test_a_clock_that_is_put_right_in_time_has_removed_nothing(caplog: pytest.Lo
     ]
 
 
+def test_a_jump_before_the_first_look_for_old_records_is_noticed() -> None:
+    clock = SetClock()
+    removal = RemovalClock(clock)
+    clock.wall_us += YEAR
+    assert removal.wall() == NOW
+    assert removal.ahead_us == YEAR
+
+
 def test_a_clock_that_stays_ahead_is_believed_in_the_end() -> None:
     clock = SetClock()
     removal = RemovalClock(clock)
