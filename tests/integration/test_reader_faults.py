@@ -51,6 +51,9 @@ SAMPLED: Final = 3
 SELDOM: Final = 17
 """One in so many places or faults is tried in the test command."""
 
+RETRY_S: Final = 0.5
+"""How long a reader tries again that is to do so for a short time only."""
+
 EVERYTHING: Final = ReadRange("s")
 ONE_KEY: Final = ReadRange("s", wanted=Wanted(key="one"))
 """Of these three batches the second is left out as a whole."""
@@ -411,6 +414,34 @@ def test_a_fault_in_an_empty_answer_at_the_end_loses_nothing(tmp_path: Path, one
     run(test())
 
 
+def test_a_reader_that_has_waited_in_vain_bears_with_the_next_fault_as_long_as_with_the_first(
+    tmp_path: Path,
+) -> None:
+    """Nothing is published between two faults that are further apart than it tries again."""
+
+    async def test() -> None:
+        async with a_small_stream(tmp_path) as (js, node):
+            held = await an_empty_answer(node)
+            end = held.frames()[FIRST_FETCH][2]
+            async with proxied(node.socket_port, Cut(end - 1)) as proxy:
+                links = NodeLinks(FixedAddresses([("127.0.0.1", proxy.port)]), UNHURRIED_S)
+                settings = ReadSettings(FetchSettings(max_wait_ms=20), retry_s=RETRY_S)
+                reader = BatchReader(links, held.wanted, settings)
+                async with asyncio.TaskGroup() as tasks:
+                    first = tasks.create_task(reader.__anext__())
+                    await proxy.passed(0, end)
+                    over_at = asyncio.get_running_loop().time() + RETRY_S
+                    while asyncio.get_running_loop().time() < over_at:
+                        await proxy.passed(1, proxy_bytes(proxy, 1) + 1)
+                    proxy.connections[1].abort()
+                    await proxy.passed(2, end)
+                    ack = await js.publish("s.more", b"at last")
+                assert first.result().column("offset").to_pylist() == [ack.offset]
+            links.close()
+
+    run(test())
+
+
 async def an_empty_answer(node: Node) -> Conversation:
     """What the node says to a reader that waits at the end, up to its first answer without records."""
     wanted = ReadRange("s", start="latest", follow=True)
@@ -427,6 +458,6 @@ async def an_empty_answer(node: Node) -> Conversation:
     return replace(held, response=held.response[: held.frames()[FIRST_FETCH][2]])
 
 
-def proxy_bytes(proxy: TcpProxy) -> int:
-    """How much the node has said on the first connection, if there is one."""
-    return proxy.connections[0].response_bytes if proxy.connections else 0
+def proxy_bytes(proxy: TcpProxy, number: int = 0) -> int:
+    """How much the node has said on a connection, if there is one."""
+    return proxy.connections[number].response_bytes if len(proxy.connections) > number else 0

@@ -145,6 +145,8 @@ class FetchPipeline:
         self._dropped.atexit = False
         self.high_watermark = bounds.high_watermark
         """As the node last told it."""
+        self.is_served = False
+        """A node has answered that there is no reason to leave."""
         self._ask()
 
     async def take(self) -> FetchedRange | None:
@@ -295,6 +297,7 @@ class FetchPipeline:
         )
         is_caught_up = response.next_offset >= response.high_watermark
         self._has_left = self._leaves and is_caught_up and response.leads is False
+        self.is_served |= not self._has_left
         self._ask()
 
     def _contradiction(self, response: FetchResponse, body_length: int, *, empty: bool) -> str | None:

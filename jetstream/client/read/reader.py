@@ -283,8 +283,10 @@ class BatchReader:
         A batch that arrived damaged may be whole at the node: it is asked for again, over a new connection.
         """
         self._decoded = iter(())
-        if damaged and self._pipeline is not None:
+        if self._pipeline is not None and damaged:
             self._pipeline.break_off()
+        elif self._pipeline is not None and self._pipeline.is_served:
+            self._failing_since, self._attempts = None, 0  # what waited at the end had recovered, too
         self._drop_pipeline()
         now = time.monotonic()
         self._failing_since = self._failing_since or now
