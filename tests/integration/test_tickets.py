@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,32 @@ def test_while_nats_is_away_a_reader_goes_on_until_its_ticket_and_its_grace_are_
             assert rounds
             server.start()
             assert len([record async for record in js.read("shop/orders")]) == 4
+
+    run(scenario())
+
+
+def test_a_reader_finds_a_node_that_starts_again_at_another_port(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            async with site(tmp_path / "data", server, require="ticket") as there:
+                await with_orders(there)
+                js = await stack.enter_async_context(there.party("auditor"))
+                reader = js.read("shop/orders", follow=True)
+                for _ in range(4):
+                    await anext(reader)
+                port = there.node.socket_port
+            taken = stack.enter_context(socket.socket())
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port))  # and nobody listens there
+            async with site(tmp_path / "data", server, require="ticket") as there:
+                async with there.party(NODE) as publisher:
+                    await publisher.publish("orders.later", b"x")
+                assert (await anext(reader)).subject == "orders.later"
+                assert there.node.socket_port != port
 
     run(scenario())
 

@@ -1,6 +1,6 @@
 """Connects to nodes and greets them: with the token, or with a ticket where they want one."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from envelope.errors import InvalidTicket, JetstreamError, NoResponders, Unauthorized
 from jetstream.client.nodes.socket_access import (
@@ -33,8 +33,10 @@ class Greeter:
         self._access = access
         self._tickets = tickets
 
-    async def addresses(self, held: HeldRight | None) -> Sequence[Address]:
+    async def addresses(self, held: HeldRight | None, failed: Container[Address] = ()) -> Sequence[Address]:
         """Return where the nodes are: as the book says, or what the ticket for what is held came with.
+
+        ``failed``: where nobody could be reached; another ticket is asked for if ours names no other place.
 
         Raises:
             Unauthorized: NATS lets us ask for neither.
@@ -49,14 +51,12 @@ class Greeter:
             except Unauthorized:
                 tickets.is_wanted = True
             except NoResponders as absence:
-                # There is no node, or no more than the right to read is imported into our account.
+                # There is no node now, or no more than the right to read is imported into our account.
                 try:
-                    await tickets.ticket(held)
+                    return await tickets.addresses(held, failed)
                 except JetstreamError:  # a reader by token has no right to one, and waits for a node
                     raise absence from None
-                tickets.is_wanted = True
-        await tickets.ticket(held)
-        return tickets.addresses
+        return await tickets.addresses(held, failed)
 
     async def connected(self, address: Address, held: HeldRight | None) -> SocketLink:
         """Connect to a node, with a ticket for what is held if it wants one; raises as `SocketLink.open`."""

@@ -271,7 +271,7 @@ class NodeLinks:
     async def _open_any(self, held: HeldRight | None) -> SocketLink:
         known = (address for node in self._advertised for address in self._addresses_of(node))
         try:
-            named = await self._greeter.addresses(held)
+            named = await self._greeter.addresses(held, self._failed)
         except JetstreamError:
             if not self._advertised:
                 raise

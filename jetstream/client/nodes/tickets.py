@@ -7,7 +7,7 @@ cannot be renewed now, because NATS is away, is shown as before: nodes say when 
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
@@ -25,6 +25,7 @@ from envelope.errors import (
 from envelope.partitions import whole_in
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.shared_attempts import SharedAttempts
+from jetstream.client.nodes.socket_access import Address
 from jetstream.client.nodes.socket_link import Answer, SocketLink
 from jetstream.protocol.requests import ShowTicket
 from metadata.api.ticket_responses import TicketResponse
@@ -120,7 +121,7 @@ class TicketWallet:
         self._requests = requests
         self._tasks = tasks
         self.is_wanted = False
-        """Whether a node has wanted a ticket, or NATS does not say where the nodes are without one."""
+        """Whether a node has wanted a ticket, or NATS refuses to say where the nodes are without one."""
         self._granted: dict[Right, _Granted] = {}
         self._found: dict[Right, Right] = {}
         """Of each right that was asked for, the one that was granted for it."""
@@ -133,11 +134,27 @@ class TicketWallet:
         self._news = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
 
-    @property
-    def addresses(self) -> Sequence[tuple[str, int]]:
-        """Where the nodes' sockets are, as the newest ticket says."""
-        newest = max(self._granted.values(), key=lambda granted: granted.response.expires, default=None)
-        return () if newest is None else [(node.host, node.port) for node in newest.response.nodes]
+    async def addresses(self, held: HeldRight, failed: Container[Address]) -> Sequence[Address]:
+        """Return where the nodes' sockets are, as the newest ticket says.
+
+        Nodes that start again may listen elsewhere: another is asked for if all places it names ``failed``.
+
+        Raises:
+            JetstreamError: there is no ticket for what is held; as `ticket`.
+        """
+        await self.ticket(held)
+        named = self._newest_addresses()
+        if all(address in failed for address in named):
+            try:
+                await self._ask(self._found[held.right])
+            except JetstreamError as error:  # they may be back where they were
+                _log.info("where the nodes are now is not known right=%s error=%r", held.right, error)
+            named = self._newest_addresses()
+        return named
+
+    def _newest_addresses(self) -> Sequence[Address]:
+        newest = max(self._granted.values(), key=lambda granted: granted.response.expires)
+        return [(node.host, node.port) for node in newest.response.nodes]
 
     async def ticket(self, held: HeldRight) -> SecretStr:
         """Return a ticket that allows what is held, renewed from now on for as long as it is.
