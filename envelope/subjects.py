@@ -103,6 +103,11 @@ def covers(pattern: str, inner: str) -> bool:
     return len(outside) == len(inside)
 
 
+def first_level(pattern: str) -> str | None:
+    """Return the pattern of the first of the levels that a ``>`` at the end is for; None: it ends in none."""
+    return f"{pattern[:-1]}*" if pattern == ">" or pattern.endswith(".>") else None
+
+
 def _is_utf8(text: str) -> bool:
     try:
         text.encode()

@@ -59,6 +59,10 @@ class Ticket:
         """Stream, subject and group: all that it allows."""
         return self.stream, self.subject, self.group
 
+    def is_good(self, keys: Iterable[TicketKey], now: TimestampUs, grace_us: int) -> bool:
+        """Return whether it is taken ``now``: its key is there, its end ``grace_us`` ago at most."""
+        return now <= self.expires + grace_us and any(key.key_id == self.key_id for key in keys)
+
     def covers_subject(self, subject: str | None) -> bool:
         """Return whether all records that match a pattern may be read; None: all records."""
         return self.subject is None or (subject is not None and covers(self.subject, subject))

@@ -316,6 +316,7 @@ class Node:
             cursors=cursors,
             groups=groups,
             ticket_lifetime=self.config.socket.ticket_lifetime,
+            ticket_grace=self.config.socket.ticket_grace,
             audit=AuditTrail(self.config.audit, prefix, self.node_id, answers),
         )
         operations = ApiOperations(

@@ -193,8 +193,8 @@ class ReaderRights:
         return good
 
     def _is_good(self, ticket: Ticket) -> bool:
-        is_over = self._gate.now() > ticket.expires + self._gate.grace_us
-        return not is_over and any(key.key_id == ticket.key_id for key in self._gate.ticket_keys())
+        gate = self._gate
+        return ticket.is_good(gate.ticket_keys(), gate.now(), gate.grace_us)
 
 
 def _is_same(credential: SecretStr | None, token: SecretStr | None) -> bool:

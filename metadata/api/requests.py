@@ -16,6 +16,7 @@ from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX,
 from metadata.namespaces import EVERYWHERE, NamespaceLimits
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
+from metadata.tickets import TICKET_CHARS_MAX
 
 StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
 NodeName = Annotated[str, Field(min_length=1, max_length=128)]
@@ -333,6 +334,12 @@ class ReadTicketRequest(_Request):
     stream: StreamNameField = Field(description="of a partitioned one the whole; need not exist yet")
     subject: Annotated[Subject, AfterValidator(validated_pattern)] | None = Field(
         default=None, description="a pattern: only records on subjects that match it; null: all records"
+    )
+    first_level: str | None = Field(
+        default=None,
+        repr=False,
+        max_length=TICKET_CHARS_MAX,
+        description="a ticket for the same with * in the place of the > at its end: needed where it has one",
     )
 
 

@@ -6,7 +6,9 @@ stream, or about a team's: ``jetstream.api.stream.*.shop.>``.
 ``read.shop.orders.subject.orders.eu`` asks for a ticket to what the stream has on the subject ``orders.eu``.
 A pattern stands there as it is, token by token, so a ``*`` of a permission allows a ``*``. A ``>`` at its end
 is repeated until the pattern has `WIDEST_TOKENS` tokens: as one token, a ``*`` of a permission would allow
-it, and with it all that is below.
+it, and with it all that is below. So repeated, a ``*.>`` of a permission allows it, which leaves out the
+first of its levels: who asks shows a ticket for that one, too, in the field ``first_level``. One subject
+cannot do: a ``*`` matches it if it has one token for the ``>``, and a ``*.>`` if it has more.
 """
 
 import re

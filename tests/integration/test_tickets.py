@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from envelope.errors import InvalidTicket, StreamRecreated, Unauthorized
+from envelope.errors import InvalidTicket, RequestError, StreamRecreated, Unauthorized
+from metadata.api.ticket_responses import TicketResponse
 from tests.conftest import StartNatsServer
 from tests.support.commands import jetstream as command
 from tests.support.commands import json_lines, succeeded
 from tests.support.nats_site import NODE, PASSWORD, Site, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
+from tests.support.socket_operations import ticket
 from tests.support.tickets import RIGHTS, heard, may_read, short_lived, with_orders
 
 
@@ -42,6 +44,9 @@ def test_who_may_ask_for_a_ticket_reads_what_it_says_and_nothing_else(
             assert await values(there, "eu", "shop/orders", "orders.eu.*") == european[:2]
             assert await values(there, "eu", "shop/orders", "orders.eu.fr") == ["orders.eu.fr"]
             assert await values(there, "one-level", "shop/orders", "orders.*.*") == everything[:3]
+            assert await values(there, "deeper", "shop/orders", "orders.*.>") == everything
+            with pytest.raises(Unauthorized, match=r"subject\.orders\.\*'"):  # the level that it may not read
+                await values(there, "deeper", "shop/orders", "orders.>")
             for party, stream, subject in (
                 ("auditor", "secrets", None),
                 ("eu", "shop/orders", None),
@@ -54,6 +59,41 @@ def test_who_may_ask_for_a_ticket_reads_what_it_says_and_nothing_else(
             ):
                 with pytest.raises(Unauthorized, match=r"read\."):
                     await values(there, party, stream, subject)
+
+    run(scenario())
+
+
+def test_a_ticket_for_all_levels_needs_one_for_the_first(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with (
+            site(tmp_path / "data", server, require="ticket", ticket_lifetime=0.2, ticket_grace=0.2) as there,
+            there.party(NODE) as js,
+        ):
+            all_levels = {"stream": "shop/orders", "subject": "orders.eu.>"}
+            first = await ticket(js, "read", stream="shop/orders", subject="orders.eu.*")
+            others = [
+                await ticket(js, "read", stream="shop/orders", subject="orders.us.*"),
+                await ticket(js, "read", stream="secrets", subject="orders.eu.*"),
+                await ticket(js, "read", stream="shop/orders"),
+            ]
+            for shown in ({}, *({"first_level": other} for other in others)):
+                with pytest.raises(RequestError, match=r"'orders\.eu\.\*'") as refused:
+                    await js.requests.ask("read", {**all_levels, **shown}, TicketResponse)
+                assert refused.value.detail == {"field": "first_level"}
+            shown = {**all_levels, "first_level": first}
+            with pytest.raises(InvalidTicket, match="this is no ticket"):
+                await js.requests.ask("read", {**all_levels, "first_level": f"{first}="}, TicketResponse)
+
+            async def until_ended() -> None:
+                while True:
+                    await js.requests.ask("read", shown, TicketResponse)
+
+            with pytest.raises(InvalidTicket, match="has ended"):
+                await asyncio.wait_for(until_ended(), WAIT_SECONDS)
 
     run(scenario())
 
@@ -75,11 +115,11 @@ def test_a_reader_goes_on_beyond_the_end_of_its_first_ticket(
             for _ in range(3):
                 await anext(reader)
             async with asyncio.timeout(WAIT_SECONDS):
-                while len(asked) < 4:  # as many tickets; the first has ended with its grace, too
+                while len(asked) < 8:  # for four tickets; the first has ended with its grace, too
                     await publisher.publish("orders.eu.more", b"x")
                     assert (await anext(reader)).subject == "orders.eu.more"
             await reader.aclose()
-            assert set(asked) == {asked[0]}
+            assert set(asked) == set(asked[:2]), "the first level, and all"
 
     run(scenario())
 

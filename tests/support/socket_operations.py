@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from envelope.subjects import first_level
 from jetstream import JetstreamClient
 from jetstream.protocol.group_requests import MemberBeat, SendHeartbeat
 from jetstream.protocol.requests import Fetch, GetMetadata, ListOffsets, Request, encode_request
@@ -74,7 +75,11 @@ def _of_a_member(group: str) -> Iterator[Request]:
 
 
 async def ticket(client: JetstreamClient, operation: str, **fields: object) -> str:
-    """Return the text of a ticket."""
+    """Return the text of a ticket, and get the one that has to be shown for it."""
+    subject = fields.get("subject")
+    level = first_level(subject) if isinstance(subject, str) else None
+    if level is not None:
+        fields["first_level"] = await ticket(client, operation, **{**fields, "subject": level})
     answer = await client.requests.ask(operation, dict(fields), TicketResponse)
     return answer.ticket
 

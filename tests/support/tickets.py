@@ -21,6 +21,7 @@ RIGHTS: Final = {
     "auditor": [may_read("shop.orders")],
     "eu": [may_read("shop.orders", "orders.eu.>")],
     "one-level": [may_read("shop.orders", "orders.*.*")],
+    "deeper": [may_read("shop.orders", "orders.*.>")],
     "stranger": [may_read("other")],
 }
 

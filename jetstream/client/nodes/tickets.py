@@ -19,10 +19,12 @@ from envelope.errors import (
     InvalidTicket,
     JetstreamError,
     NoResponders,
+    RequestError,
     Unauthorized,
     UnavailableError,
 )
 from envelope.partitions import whole_in
+from envelope.subjects import first_level
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.shared_attempts import SharedAttempts
 from jetstream.client.nodes.socket_access import Address
@@ -51,6 +53,11 @@ class ReadRight(NamedTuple):
         """Return the request for a ticket: operation and fields."""
         return "read", {"stream": self.stream, "subject": self.subject}
 
+    def first_level(self) -> "ReadRight | None":
+        """Return the right whose ticket has to be shown for one to this; None: no other is needed."""
+        subject = None if self.subject is None else first_level(self.subject)
+        return None if subject is None else ReadRight(self.stream, subject)
+
     def wider(self) -> Iterator["ReadRight"]:
         """Yield the rights that contain this one: first its partitioned stream's, if it may have one."""
         whole = whole_in(self.stream)
@@ -67,6 +74,9 @@ class GroupRight(NamedTuple):
     def question(self) -> tuple[str, dict[str, object]]:
         """Return the request for a ticket: operation and fields."""
         return "group.join", {"group": self.group}
+
+    def first_level(self) -> None:
+        """Return that no other ticket is needed."""
 
     def wider(self) -> Iterator["GroupRight"]:
         """Yield the right itself."""
@@ -241,9 +251,9 @@ class TicketWallet:
         await self._attempts.outcome(right, lambda: self._answered(right))
 
     async def _answered(self, right: Right) -> None:
-        operation, fields = right.question()
-        given = {name: value for name, value in fields.items() if value is not None}
-        response = await self._requests.ask(operation, given, TicketResponse)
+        first = right.first_level()
+        shown = {} if first is None else {"first_level": await self._first_level(first, right)}
+        response = await self._response(right, **shown)
         before = self._granted.get(right)
         granted = _Granted(right, response, time.monotonic() + max(response.valid_s / 2, _AGAIN_S))
         if before is not None:
@@ -253,6 +263,23 @@ class TicketWallet:
         if self._renewing is None:
             self._renewing = self._tasks.start(self._renew())
         self._news.set()
+
+    async def _first_level(self, first: Right, right: Right) -> str:
+        try:
+            return (await self._response(first)).ticket
+        except Unauthorized:
+            try:
+                await self._response(right)  # NATS refuses it, too, unless this level alone is missing
+            except Unauthorized:
+                raise
+            except RequestError:  # of the node: NATS has let us ask
+                pass
+            raise
+
+    async def _response(self, right: Right, **shown: str) -> TicketResponse:
+        operation, fields = right.question()
+        given = {name: value for name, value in (fields | shown).items() if value is not None}
+        return await self._requests.ask(operation, given, TicketResponse)
 
     # --- renewing ----------------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class ApiServices:
     cursors: CursorStore
     groups: Coordination
     ticket_lifetime: timedelta
+    ticket_grace: timedelta
     audit: AuditTrail
 
 
@@ -137,7 +138,9 @@ class ApiOperations:
         self._placing = Placing(prefix, metadata, services.clock, services.alive)
         ways = NodeWays(node_id, prefix, services.link, services.clock)
         self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
-        self._tickets = TicketOffice(metadata, services.clock, services.ticket_lifetime)
+        self._tickets = TicketOffice(
+            metadata, services.clock, services.ticket_lifetime, services.ticket_grace
+        )
         self._reassigning = Reassigning(metadata, services.alive)
         operations = OneStream(self._propose, self._update, self._served)
         self._partitioned = PartitionedStreams(metadata.catalog, streams, self._placing, operations)

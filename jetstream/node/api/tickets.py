@@ -5,6 +5,8 @@ import secrets
 from datetime import timedelta
 from typing import Final
 
+from envelope.errors import InvalidTicket, RequestError
+from envelope.subjects import first_level
 from envelope.types import TimestampUs
 from jetstream.node.runtime.clock import Clock
 from metadata.api.requests import GroupTicketRequest, ReadTicketRequest, RotateKeyRequest, TicketRequest
@@ -12,7 +14,7 @@ from metadata.api.responses import utc
 from metadata.api.ticket_responses import RotateKeyResponse, TicketNode, TicketResponse
 from metadata.catalog.commands import RotateTicketKey
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.tickets import SECRET_BYTES, Ticket, TicketKey, signed
+from metadata.tickets import SECRET_BYTES, Ticket, TicketKey, opened, signed
 
 _log = logging.getLogger(__name__)
 
@@ -25,25 +27,44 @@ _NODES_MAX: Final = 64
 class TicketOffice:
     """Answers requests for tickets, on any node; used on the loop's thread."""
 
-    def __init__(self, metadata: MetadataQuorum, clock: Clock, lifetime: timedelta) -> None:
-        """``lifetime``: of a ticket."""
+    def __init__(self, metadata: MetadataQuorum, clock: Clock, lifetime: timedelta, grace: timedelta) -> None:
+        """``lifetime``: of a ticket; ``grace``: how long one is good after its end."""
         self._metadata = metadata
         self._clock = clock
         self._lifetime_us = lifetime // timedelta(microseconds=1)
+        self._grace_us = grace // timedelta(microseconds=1)
 
     async def answer(self, request: TicketRequest) -> TicketResponse | RotateKeyResponse:
         """Do what is asked.
 
         Raises:
+            RequestError: a ticket for all levels of subjects is asked for without one for the first.
+            InvalidTicket: that one is not good now.
             UnavailableError: a new key is needed, and the metadata log has no leader.
         """
         if isinstance(request, RotateKeyRequest):
             key = await self._rotated(revoke=request.revoke)
             return RotateKeyResponse(key_id=key.key_id, revoked=request.revoke)
+        if isinstance(request, ReadTicketRequest):
+            self._check_first_level(request)
         newest = self._newest()
         if newest is None or newest.made + _KEY_AGE_US < self._clock.wall():
             newest = await self._rotated(revoke=False)
         return self._granted(request, newest)
+
+    def _check_first_level(self, request: ReadTicketRequest) -> None:
+        wanted = None if request.subject is None else first_level(request.subject)
+        if wanted is None:
+            return
+        if request.first_level is None:
+            text = f"first_level: a ticket for {wanted!r} has to be shown to get one for {request.subject!r}"
+            raise RequestError(text[:256], field="first_level")
+        keys = self._metadata.catalog.ticket_keys
+        shown = opened(request.first_level, keys)
+        if shown.right != (request.stream, wanted, None):
+            raise RequestError(f"first_level: the ticket is not for {wanted!r}"[:256], field="first_level")
+        if not shown.is_good(keys, self._clock.wall(), self._grace_us):
+            raise InvalidTicket("first_level: the ticket has ended: ask for a new one", stream=request.stream)
 
     def _newest(self) -> TicketKey | None:
         keys = self._metadata.catalog.ticket_keys

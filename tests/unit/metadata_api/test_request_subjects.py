@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envelope.errors import InvalidName, InvalidSubject, RequestError, Unsupported
-from envelope.subjects import covers, matches
+from envelope.subjects import covers, first_level, matches
 from metadata.api.requests import (
     REQUESTS,
     DeleteGroupRequest,
@@ -160,15 +160,27 @@ def test_a_request_to_read_says_all_in_its_subject(name: str, pattern: str | Non
     assert any(matches(shape, subject) for shape in ("*.*", *named_patterns()))
 
 
-@given(readable, patterns, patterns)
+alike = st.builds(
+    lambda words, tail: ".".join([*words, *tail]),
+    st.lists(st.sampled_from("ab*"), max_size=3),
+    st.sampled_from([["a"], ["*"], [">"]]),
+)
+"""Patterns of which one often covers another."""
+
+
+@given(readable, alike, alike)
+@example("orders", "a.>", "a.*.>")
+@example("orders", "a.>", "a.*")
+@example("orders", ">", "*.>")
 def test_a_permission_for_a_pattern_allows_what_covers_and_nothing_else(
     name: str, pattern: str, permitted: str
 ) -> None:
     """NATS compares the tokens of a subject, wildcards among them, with a permission's."""
-    subject = request_subject(READ, {"stream": name, "subject": pattern})
     permission = f"read.{name.replace('/', '.')}.subject.{permitted}"
-    assert matches(permission, subject) == covers(permitted, pattern)
-    assert not matches(f"read.{name.replace('/', '.')}", subject)
+    needed = [each for each in (pattern, first_level(pattern)) if each is not None]
+    subjects = [request_subject(READ, {"stream": name, "subject": each}) for each in needed]
+    assert all(matches(permission, subject) for subject in subjects) == covers(permitted, pattern)
+    assert not any(matches(f"read.{name.replace('/', '.')}", subject) for subject in subjects)
 
 
 @pytest.mark.parametrize(
