@@ -33,6 +33,21 @@ def validated_stream_name(name: str) -> StreamName:
     return StreamName(name)
 
 
+def validated_names(pattern: str) -> str:
+    """Return ``pattern`` if it is a stream name of which any part may be ``*``.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    _ = validated_stream_name("/".join("_" if part == "*" else part for part in pattern.split("/")))
+    return pattern
+
+
+def name_matches(pattern: str, name: str) -> bool:
+    """Return whether a name is one of a `validated_names`: a ``*`` is any one part."""
+    return matches(pattern.replace("/", "."), name.replace("/", "."))
+
+
 def validated_pattern(pattern: str) -> str:
     """Return ``pattern`` if NATS would accept it in a SUB.
 

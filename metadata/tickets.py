@@ -40,7 +40,7 @@ class TicketKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """The right to read a stream, all of it or what is on a subject, or to be a member of a group."""
+    """The right to read streams, all of them or what is on a subject, or to be a member of a group."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -48,7 +48,8 @@ class Ticket:
     """Of the key that signs it."""
     expires: TimestampUs
     stream: str | None = None
-    """May be read; a partitioned stream with all its partitions. None: nothing."""
+    """May be read; a partitioned stream with all its partitions. ``shop/*``: all streams directly in the
+    namespace ``shop/``. None: nothing."""
     subject: str | None = None
     """A pattern: only records on subjects that match it. None: all of them."""
     group: str | None = None

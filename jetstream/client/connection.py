@@ -135,12 +135,12 @@ class JetstreamClient(PublishingClient):
         return await self._links.stream_names(None if of is None else ReadRight(of, subject))
 
     async def read_pass(self, stream: str, subject: str | None = None) -> ReadPass:
-        """Return what a client without NATS needs to read a stream: the ``socket`` that it connects to.
+        """Return what a client without NATS needs to read streams: the ``socket`` that it connects to.
 
         The ticket is good for half of its lifetime at least, and the grace of the nodes.
 
         Args:
-            stream: an ordinary or a partitioned one, or a partition.
+            stream: an ordinary or a partitioned one, or a partition; ``shop/*``: all directly in ``shop/``.
             subject: only what is on it is to be read.
 
         Raises:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from pydantic import SecretStr
 
 from envelope.errors import Forbidden, InvalidTicket, LimitReached, Unauthorized
+from envelope.subjects import name_matches
 from envelope.types import TimestampUs
 from jetstream.protocol.group_requests import SendHeartbeat
 from jetstream.protocol.requests import Fetch, GetMetadata, Hello, ListOffsets, Request, ShowTicket
@@ -55,7 +56,9 @@ class ReaderRights:
         self._tickets: dict[tuple[str | None, str | None, str | None], Ticket] = {}
         """All of them, by what they allow."""
         self._of_stream: dict[str, list[Ticket]] = {}
-        """The same to read a stream: a fetch looks at these alone."""
+        """The same to read, by stream or namespace: a fetch looks at these alone."""
+        self._namespaces: set[str] = set()
+        """Of the keys of that, those that may be of several streams."""
         self.sees_all = False
         """Whether nothing is refused."""
 
@@ -93,6 +96,7 @@ class ReaderRights:
             good = [other for other in self._tickets.values() if self._is_good(other)]
             self._tickets.clear()
             self._of_stream.clear()
+            self._namespaces.clear()
             for other in good:
                 self._keep(other)
         if ticket.right not in self._tickets and len(self._tickets) >= TICKETS_MAX:
@@ -108,6 +112,8 @@ class ReaderRights:
             if before is not None:
                 of_stream.remove(before)
             of_stream.append(ticket)
+            if "*" in ticket.stream:
+                self._namespaces.add(ticket.stream)
 
     def permitted(self, request: Request, whole_of: WholeOf) -> Request:
         """Return the request, with the subject of a ticket that is for some subjects only.
@@ -178,8 +184,12 @@ class ReaderRights:
 
     def _to_read_some(self, stream: str, whole_of: WholeOf) -> list[Ticket]:
         whole = whole_of(stream)
-        of_whole = [] if whole is None else self._of_stream.get(whole, [])
-        return [*self._of_stream.get(stream, ()), *of_whole]
+        names = (stream,) if whole is None else (stream, whole)
+        keys = [
+            *names,
+            *(each for each in self._namespaces if any(name_matches(each, name) for name in names)),
+        ]
+        return [ticket for key in keys for ticket in self._of_stream.get(key, ())]
 
     def _good(self, tickets: list[Ticket]) -> list[Ticket]:
         """Return those that have not ended.

@@ -11,7 +11,12 @@ from envelope.limits import (
     CURSOR_METADATA_BYTES_MAX,
     RESET_CURSORS_MAX,
 )
-from envelope.subjects import validated_pattern, validated_stream_name, validated_subject
+from envelope.subjects import (
+    validated_names,
+    validated_pattern,
+    validated_stream_name,
+    validated_subject,
+)
 from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
 from metadata.namespaces import EVERYWHERE, NamespaceLimits
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
@@ -329,9 +334,11 @@ class DeleteGroupRequest(_Request):
 
 
 class ReadTicketRequest(_Request):
-    """Ask for a ticket to read a stream; NATS decides who may, by the subject."""
+    """Ask for a ticket to read a stream, or those of a namespace; NATS decides who may, by the subject."""
 
-    stream: StreamNameField = Field(description="of a partitioned one the whole; need not exist yet")
+    stream: Annotated[Name, AfterValidator(validated_names)] = Field(
+        description="of a partitioned one the whole; need not exist yet; shop/*: all directly in shop/"
+    )
     subject: Annotated[Subject, AfterValidator(validated_pattern)] | None = Field(
         default=None, description="a pattern: only records on subjects that match it; null: all records"
     )

@@ -3,7 +3,9 @@
 ``stream.info.shop.orders`` asks for the stream ``shop/orders``. So NATS's own permissions decide about one
 stream, or about a team's: ``jetstream.api.stream.*.shop.>``.
 
-``read.shop.orders.subject.orders.eu`` asks for a ticket to what the stream has on the subject ``orders.eu``.
+``read.shop.orders.subject.orders.eu`` asks for a ticket to what the stream has on the subject ``orders.eu``;
+``read.shop.*`` for one to all streams directly in the namespace ``shop/``.
+
 A pattern stands there as it is, token by token, so a ``*`` of a permission allows a ``*``. A ``>`` at its end
 is repeated until the pattern has `WIDEST_TOKENS` tokens: as one token, a ``*`` of a permission would allow
 it, and with it all that is below. So repeated, a ``*.>`` of a permission allows it, which leaves out the
@@ -17,7 +19,7 @@ from functools import cache
 from typing import Final
 
 from envelope.errors import InvalidName, InvalidSubject, RequestError, Unsupported
-from envelope.subjects import validated_pattern, validated_stream_name
+from envelope.subjects import validated_names, validated_pattern, validated_stream_name
 from metadata.api.requests import REQUESTS
 
 _NAMING_FIELDS: Final = ("name", "group", "consumer", "prefix", "stream")
@@ -132,7 +134,7 @@ def as_permission(subject: str) -> str:
 def _reading_subject(stream: str, pattern: object) -> str:
     """Return the subject of a request to read; what is no name or pattern stays out: the node refuses it."""
     try:
-        tokens = [READ, *validated_stream_name(stream).split("/")]
+        tokens = [READ, *validated_names(stream).split("/")]
         if isinstance(pattern, str):
             tokens += [_SUBJECT_WORD, *_widened(validated_pattern(pattern).split("."))]
     except (InvalidName, InvalidSubject):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import jetstream
-from envelope.errors import InvalidTicket, NoResponders, RequestError, Unauthorized
+from envelope.errors import Forbidden, InvalidTicket, NoResponders, RequestError, Unauthorized
 from jetstream.client.nodes.socket_access import ReadPass
 from metadata.api.ticket_responses import RotateKeyResponse
 from tests.conftest import StartNatsServer
@@ -45,6 +45,40 @@ def test_a_pass_opens_what_its_ticket_says_to_a_client_without_nats(
             with pytest.raises(RequestError, match="pass"):
                 async with jetstream.connect(there.url, socket=carried):
                     pass
+
+    run(scenario())
+
+
+def test_a_pass_for_a_namespace_opens_the_streams_directly_in_it(
+    tmp_path: Path, start_nats_server: StartNatsServer
+) -> None:
+    server = start_nats_server(users_config(RIGHTS))
+
+    async def scenario() -> None:
+        async with site(tmp_path / "data", server, require="ticket") as there:
+            await with_orders(there)
+            async with there.party(NODE) as owner:
+                await owner.streams.create("shop/returns", "returns.>", partitions=2, partition_by="subject")
+                await owner.streams.create("shop/eu/returns", "eu.returns.>")
+                for subject in ("returns.a", "returns.b", "eu.returns.c"):
+                    await owner.publish(subject, b"")
+            async with there.party("team") as js:
+                read_pass = await js.read_pass("shop/*")
+                with pytest.raises(Unauthorized, match=r"read\.\*'"):
+                    await js.read_pass("*")
+            async with there.party("auditor") as js:
+                with pytest.raises(Unauthorized, match=r"read\.shop\.\*'"):
+                    await js.read_pass("shop/*")
+            async with jetstream.connect(socket=read_pass) as js:
+                assert await js.stream_names() == ["shop/orders", "shop/returns/0", "shop/returns/1"]
+                assert len([record async for record in js.read("shop/orders")]) == 4
+                found = [
+                    record.subject for part in (0, 1) async for record in js.read(f"shop/returns/{part}")
+                ]
+                assert sorted(found) == ["returns.a", "returns.b"]
+                for stream in ("secrets", "shop/eu/returns"):
+                    with pytest.raises(Forbidden):
+                        await anext(js.read(stream))
 
     run(scenario())
 

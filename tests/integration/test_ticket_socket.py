@@ -55,6 +55,7 @@ def every_operation() -> Iterator[Operation]:
 HOLDERS: dict[str, tuple[tuple[str, dict[str, object]], ...]] = {
     "of a stream": (("read", {"stream": "in"}),),
     "of a subject": (("read", {"stream": "in", "subject": "in.a"}),),
+    "of a namespace": (("read", {"stream": "*"}),),
     "of a group": (("group.join", {"group": "in"}),),
     "of all three": (
         ("read", {"stream": "in"}),
@@ -68,6 +69,8 @@ def expected(holding: str, operation: Operation) -> str:
     """Return what the pages say: docs/permissions.md, docs/protocol.md."""
     reads = {"of a stream", "of a subject", "of all three"}
     joins = {"of a group", "of all three"}
+    if holding == "of a namespace":
+        return ALLOWED if operation.group is None else FORBIDDEN
     if operation.group == "in":
         return ALLOWED if holding in joins else FORBIDDEN
     if operation.stream == "in" and holding in reads:
@@ -162,6 +165,7 @@ def test_no_ticket_that_was_changed_forged_or_given_up_is_taken(tmp_path: Path, 
             good = [
                 await ticket(js, "read", stream="in"),
                 await ticket(js, "read", stream="in", subject="in.a"),
+                await ticket(js, "read", stream="*"),
                 await ticket(js, "group.join", group="in"),
             ]
             bad = [given_up, await ticket(other, "read", stream="in"), forged()]

@@ -39,6 +39,7 @@ STREAMS: Final = {
     "shop": "shop.orders.own.>",
 }
 """The streams that there are, and their subjects; one is called like the team."""
+NAMESPACES: Final = ("shop/*", "hr/*", "*")
 GROUPS: Final = ("shop/billing", "shop/packers", "hr/billing")
 EUROPEAN: Final = "shop.orders.eu.>"
 """What the reader may read of shop/orders."""
@@ -112,7 +113,8 @@ def cases() -> Iterator[Case]:
             yield Case(operation, OTHERS)
         if field is None or not model.model_fields[field].is_required():
             yield Case(operation, "")
-    yield from (Case("read", stream, subject) for stream in STREAMS for subject in SUBJECTS)
+    asked = (*STREAMS, *NAMESPACES)
+    yield from (Case("read", stream, subject) for stream in asked for subject in SUBJECTS)
     yield from (Case("group.join", group) for group in GROUPS)
 
 

@@ -22,6 +22,7 @@ RIGHTS: Final = {
     "eu": [may_read("shop.orders", "orders.eu.>")],
     "one-level": [may_read("shop.orders", "orders.*.*")],
     "deeper": [may_read("shop.orders", "orders.*.>")],
+    "team": [may_read("shop.*")],
     "stranger": [may_read("other")],
 }
 

@@ -24,7 +24,7 @@ from envelope.errors import (
     UnavailableError,
 )
 from envelope.partitions import whole_in
-from envelope.subjects import first_level
+from envelope.subjects import first_level, name_matches
 from jetstream.client.nodes.background import Background
 from jetstream.client.nodes.shared_attempts import SharedAttempts
 from jetstream.client.nodes.socket_access import Address
@@ -40,14 +40,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class ReadRight(NamedTuple):
-    """To read a stream, or what of it is on the subjects of a pattern."""
+    """To read a stream, or those of a namespace, or what of them is on the subjects of a pattern."""
 
     stream: str
     subject: str | None = None
 
     def has_log(self, name: str) -> bool:
-        """Return whether a name is that of the stream, or of what may be a partition of it."""
-        return self.stream in (name, whole_in(name))
+        """Return whether a name is that of such a stream, or of what may be a partition of it."""
+        return any(each is not None and name_matches(self.stream, each) for each in (name, whole_in(name)))
 
     def question(self) -> tuple[str, dict[str, object]]:
         """Return the request for a ticket: operation and fields."""

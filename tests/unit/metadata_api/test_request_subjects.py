@@ -1,5 +1,6 @@
 """Names in the subjects of requests."""
 
+import itertools
 import json
 
 import pytest
@@ -139,7 +140,9 @@ patterns = st.builds(
     st.lists(tokens | st.just("*") | st.just("subject"), min_size=1, max_size=4),
     st.sampled_from([[], [">"]]),
 )
-readable = names.filter(lambda name: "subject" not in name.split("/")[1:])
+readable = st.lists(tokens | st.just("*"), min_size=1, max_size=4).map("/".join)
+readable = readable.filter(lambda name: "subject" not in name.split("/")[1:])
+"""Streams, and the streams of namespaces."""
 
 
 def read_request(subject: str, body: bytes = b"") -> ReadTicketRequest:
@@ -183,6 +186,30 @@ def test_a_permission_for_a_pattern_allows_what_covers_and_nothing_else(
     assert not any(matches(f"read.{name.replace('/', '.')}", subject) for subject in subjects)
 
 
+@given(
+    st.lists(st.sampled_from("ab*"), min_size=1, max_size=3).map("/".join),
+    st.none() | alike,
+    st.lists(st.sampled_from(["a", "b", "*", "subject"]), max_size=5),
+    st.sampled_from(["a", "*", ">"]),
+)
+@example("a/*", None, ["a"], "*")
+@example("a/*", "b.*", ["a"], ">")
+def test_who_may_have_a_ticket_for_a_namespace_may_have_one_for_each_of_its_streams(
+    names: str, pattern: str | None, words: list[str], tail: str
+) -> None:
+    permission = ".".join([READ, *words, tail])
+    parts = names.split("/")
+    streams = {
+        "/".join(each)
+        for each in itertools.product(*(("a", "b", "zz") if part == "*" else (part,) for part in parts))
+    }
+    allowed = [
+        matches(permission, request_subject(READ, {"stream": stream, "subject": pattern}))
+        for stream in (names, *streams)
+    ]
+    assert allowed[0] == all(allowed[1:])
+
+
 @pytest.mark.parametrize(
     ("suffix", "body", "error"),
     [
@@ -198,7 +225,10 @@ def test_a_permission_for_a_pattern_allows_what_covers_and_nothing_else(
         ("read.orders.subject." + ".".join(["a"] * WIDEST_TOKENS), b"", InvalidSubject),
         ("read.orders.subject." + ".".join([">"] * (WIDEST_TOKENS + 1)), b"", InvalidSubject),
         ("read.orders.subject.>.a", b"", InvalidSubject),
-        ("read.*", b"", InvalidName),
+        ("read.a*", b"", InvalidName),
+        ("read.**", b"", InvalidName),
+        ("read.orders.*.", b"", InvalidName),
+        ("read.*", payload(stream="orders"), RequestError),
         ("read.orders.>", b"", InvalidName),
         ("read.", b"", RequestError),
         ("group.join", payload(group="g"), RequestError),

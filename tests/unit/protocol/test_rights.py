@@ -122,6 +122,36 @@ def test_a_ticket_is_for_its_stream_with_its_partitions_and_for_no_other() -> No
             found.permitted(asked, whole_of)
 
 
+def test_a_ticket_for_a_namespace_is_for_the_streams_directly_in_it() -> None:
+    found = Cluster().holding({"stream": "shop/*"})
+    for stream in ("shop/orders", "shop/orders/0", "shop/0"):
+        assert found.permitted(fetch(stream), whole_of) == fetch(stream)
+        assert found.sees(stream, whole_of)
+    for stream in ("shop", "shop/eu/orders", "hr/orders", "orders", "shops/orders", ""):
+        assert not found.sees(stream, whole_of)
+        with pytest.raises(Forbidden):
+            found.permitted(fetch(stream), whole_of)
+
+
+def test_tickets_for_a_namespace_and_for_its_streams_are_both_good() -> None:
+    cluster = Cluster()
+    found = cluster.holding({"stream": "*", "subject": "de"}, {"stream": "orders", "subject": "fr"})
+    for subject in ("de", "fr"):
+        permitted = found.permitted(fetch("orders", subject), whole_of)
+        assert isinstance(permitted, Fetch)
+        assert (permitted.subject, permitted.short_circuit) == (subject, None)
+    with pytest.raises(Forbidden, match="are for de, fr"):
+        found.permitted(fetch("orders"), whole_of)
+    selected = found.permitted(fetch("returns"), whole_of)
+    assert isinstance(selected, Fetch)
+    assert selected.subject == "de"
+    cluster.now = TimestampUs(LIFETIME + GRACE + 1)
+    with pytest.raises(InvalidTicket):
+        found.permitted(fetch("returns"), whole_of)
+    found.show(cluster.ticket(stream="*"))
+    assert found.permitted(fetch("orders"), whole_of) == fetch("orders")
+
+
 def test_a_ticket_for_a_group_is_for_that_group_and_reads_nothing() -> None:
     found = Cluster().holding({"group": "billing"})
     for request in member_requests("billing"):
@@ -224,10 +254,18 @@ PATTERNS = st.builds(
     st.sampled_from([[], [">"]]),
 )
 SUBJECTS = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=4).map(".".join)
-RIGHTS = st.lists(st.tuples(st.sampled_from(["s", "t", "s/0"]), st.none() | PATTERNS), min_size=0, max_size=3)
+RIGHTS = st.lists(
+    st.tuples(st.sampled_from(["s", "t", "s/0", "*", "s/*"]), st.none() | PATTERNS), min_size=0, max_size=3
+)
 
 
-@given(RIGHTS, st.sampled_from(["s", "t", "s/0", "t/1", "u"]), st.none() | PATTERNS, SUBJECTS)
+def is_of(stream: str, names: str) -> bool:
+    """Return whether a ticket for ``names`` is for the stream."""
+    patterns = [names.replace("*", part) for part in ("s", "t", "u", "0", "1")]
+    return any(each in patterns for each in (stream, whole_of(stream)))
+
+
+@given(RIGHTS, st.sampled_from(["s", "t", "s/0", "s/1", "t/1", "u", "s/t"]), st.none() | PATTERNS, SUBJECTS)
 def test_nothing_outside_of_the_tickets_is_permitted(
     granted: list[tuple[str, str | None]], stream: str, pattern: str | None, subject: str
 ) -> None:
@@ -244,8 +282,7 @@ def test_nothing_outside_of_the_tickets_is_permitted(
         covering = [
             filter_
             for name, filter_ in granted
-            if name in {stream, whole_of(stream)}
-            and (filter_ is None or (pattern is not None and covers(filter_, pattern)))
+            if is_of(stream, name) and (filter_ is None or (pattern is not None and covers(filter_, pattern)))
         ]
         assert not covering, "what one ticket allows is permitted"
         return
@@ -254,10 +291,10 @@ def test_nothing_outside_of_the_tickets_is_permitted(
     if comes:
         assert pattern is None or matches(pattern, subject)
         assert any(
-            name in {stream, whole_of(stream)} and (filter_ is None or matches(filter_, subject))
+            is_of(stream, name) and (filter_ is None or matches(filter_, subject))
             for name, filter_ in granted
         )
-    is_whole = any(name in {stream, whole_of(stream)} and filter_ is None for name, filter_ in granted)
+    is_whole = any(is_of(stream, name) and filter_ is None for name, filter_ in granted)
     assert permitted.short_circuit is (True if is_whole else None)
 
 
