@@ -22,7 +22,7 @@ error: nothing that follows on that connection can be told apart any more.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import starmap
@@ -273,6 +273,10 @@ def _few_numbers(message: WireMessage) -> tuple[Any, ...]:
     return tuple(getattr(message, name) for name in _NAMES[type(message)])
 
 
+_NEVER: Final = 1 << 62
+"""More bytes than arrive."""
+
+
 class WireReader:
     """Puts the messages of one connection together from whatever pieces arrive, each byte copied once."""
 
@@ -285,13 +289,14 @@ class WireReader:
         self._headed: tuple[int, BatchesMessage | RepairAnswer] | None = None
         """What the body that is on its way belongs to."""
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, WireMessage]]:
-        """Read what has arrived; yield the messages that are complete now, each after its handle.
+    def feed(self, data: bytes, received: Callable[[int, WireMessage], None]) -> None:
+        """Read what has arrived; call ``received`` with each message that is complete now, after its handle.
 
-        To be exhausted. The handle of a message without one is 0.
+        The handle of a message without one is 0.
 
         Raises:
-            RemoteProtocolError: a header is damaged, or is no message; the reader is of no more use.
+            RemoteProtocolError: a header is damaged, or is no message; the reader is of no more use. Or as
+                ``received``.
         """
         position, length = 0, len(data)
         while length - position >= self._missing:
@@ -302,29 +307,31 @@ class WireReader:
                 part = b"".join((*self._pieces, part))
                 self._pieces.clear()
             if self._headed is not None:
-                complete, self._headed = self._headed, None
-                complete[1].body = part
-                yield complete
+                (handle, message), self._headed = self._headed, None
+                message.body = part
+                self._missing = _FRAME.size
+                received(handle, message)
             elif self._checksum is None:
                 self._missing, self._checksum = _FRAME.unpack(part)
                 if self._missing > HEADER_BYTES_MAX:
                     raise RemoteProtocolError(f"a header of {self._missing} bytes")
-                continue
             else:
                 if crc32c(part) != self._checksum:
                     raise RemoteProtocolError("a damaged header")
                 self._checksum = None
-                handle, message = _decode(part)
-                match message:
-                    case BatchesMessage() | RepairAnswer() if message.body_bytes:
-                        self._headed, self._missing = (handle, message), message.body_bytes
-                        continue
-                    case _:
-                        yield handle, message
-            self._missing = _FRAME.size
+                handle, decoded = _decode(part)
+                if isinstance(decoded, BatchesMessage | RepairAnswer) and decoded.body_bytes:
+                    self._headed, self._missing = (handle, decoded), decoded.body_bytes
+                else:
+                    self._missing = _FRAME.size
+                    received(handle, decoded)
         if position < length:
             self._pieces.append(data[position:])
             self._missing -= length - position
+
+    def end(self) -> None:
+        """Hand on nothing more, also not of what has arrived."""
+        self._missing = _NEVER
 
 
 def _decode(header: bytes) -> tuple[int, WireMessage]:

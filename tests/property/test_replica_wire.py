@@ -29,6 +29,7 @@ from jetstream.replica.wire import (
     WireReader,
     encode,
 )
+from tests.support.replica_sessions import fed
 
 NUMBERS = st.integers(0, 2**64 - 1)
 HANDLES = st.integers(0, 2**32 - 1)
@@ -120,7 +121,7 @@ def test_messages_arrive_as_they_left_in_any_pieces(
     reader = WireReader()
     got: list[tuple[int, WireMessage]] = []
     for cut in [*cuts, len(data)]:
-        got += reader.feed(data[:cut])
+        got += fed(reader, data[:cut])
         data = data[cut:]
     assert got == messages
 
@@ -129,7 +130,7 @@ def test_messages_arrive_as_they_left_in_any_pieces(
 def test_messages_arrive_when_every_byte_comes_alone(messages: list[tuple[int, WireMessage]]) -> None:
     reader = WireReader()
     data = b"".join(starmap(sent, messages))
-    assert [message for byte in data for message in reader.feed(bytes((byte,)))] == messages
+    assert [message for byte in data for message in fed(reader, bytes((byte,)))] == messages
 
 
 @given(MESSAGES, st.data())
@@ -142,7 +143,7 @@ def test_a_flipped_bit_in_a_header_is_never_another_message(
     place = data.draw(st.integers(0, (len(frame) - body) * 8 - 1))
     frame[place // 8] ^= 1 << place % 8
     try:
-        got = list(WireReader().feed(bytes(frame)))
+        got = fed(WireReader(), bytes(frame))
     except RemoteProtocolError:
         return
     assert got == [], "a longer length waits for more"
@@ -155,7 +156,7 @@ def test_a_body_of_many_megabytes_is_put_together_once() -> None:
     assert len(data) > 64 << 20
     reader, got = WireReader(), list[tuple[int, WireMessage]]()
     for position in range(0, len(data), 4096):
-        got += reader.feed(data[position : position + 4096])
+        got += fed(reader, data[position : position + 4096])
     assert got == [(1, message), (0, Pong())]
 
 
@@ -229,16 +230,29 @@ def test_the_bytes_of_every_kind_of_message_stay_as_they_are() -> None:
 )
 def test_what_is_no_message_is_refused(header: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        list(WireReader().feed(framed(header)))
+        fed(WireReader(), framed(header))
 
 
 def test_lengths_that_no_message_has_are_refused_before_they_are_waited_for() -> None:
     with pytest.raises(RemoteProtocolError, match="a header of"):
-        list(WireReader().feed((HEADER_BYTES_MAX + 1).to_bytes(4, "little") + bytes(4)))
+        fed(WireReader(), (HEADER_BYTES_MAX + 1).to_bytes(4, "little") + bytes(4))
     header = bytearray(encode(batches(b"x"), 1)[8:])
     header[61:65] = (BODY_BYTES_MAX + 1).to_bytes(4, "little")
     with pytest.raises(RemoteProtocolError, match="a body of"):
-        list(WireReader().feed(framed(bytes(header))))
+        fed(WireReader(), framed(bytes(header)))
+
+
+def test_after_its_end_a_reader_hands_on_nothing_more() -> None:
+    reader, got = WireReader(), list[WireMessage]()
+
+    def take(_handle: int, message: WireMessage) -> None:
+        got.append(message)
+        reader.end()
+
+    data = sent(1, batches(b"x" * 100)) + sent(0, Pong())
+    reader.feed(data, take)
+    reader.feed(data, take)
+    assert got == [batches(b"x" * 100)]
 
 
 def test_what_could_not_be_read_is_not_sent() -> None:

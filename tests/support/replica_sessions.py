@@ -84,6 +84,13 @@ def refusal() -> RefusedMessage:
     return RefusedMessage(LeaderEpoch(7), FetchRefusal.DEPOSED)
 
 
+def fed(reader: WireReader, data: bytes) -> list[tuple[int, WireMessage]]:
+    """Return the messages that are complete with ``data``, each after its handle."""
+    complete: list[tuple[int, WireMessage]] = []
+    reader.feed(data, lambda handle, message: complete.append((handle, message)))
+    return complete
+
+
 class Deaf:
     """A listener to messages of the metadata group, of which there are none."""
 
@@ -301,7 +308,7 @@ class RawEnd:
                 if not data:
                     self.close()
                     return None
-                self._ready.extend(self._messages.feed(data))
+                self._ready += fed(self._messages, data)
         handle, message = self._ready.pop(0)
         self.handles.append(handle)
         return message

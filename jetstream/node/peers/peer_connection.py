@@ -102,6 +102,7 @@ class PeerConnection(asyncio.Protocol):
         if self._is_over:
             return
         self._is_over = True
+        self._messages.end()
         if self._over.done():  # cancelled with the task
             return
         if error is None:
@@ -132,10 +133,7 @@ class PeerConnection(asyncio.Protocol):
         """Hand on what is complete now."""
         self.has_received = True
         try:
-            for handle, message in self._messages.feed(data):
-                if self._is_over:
-                    return
-                self._end.received(handle, message)
+            self._messages.feed(data, self._end.received)
         except RemoteProtocolError as error:
             self._end_with(error)
         except Exception as error:  # noqa: BLE001 - ends the sessions, see `ReplicaSessions.run`

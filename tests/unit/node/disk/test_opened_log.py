@@ -38,6 +38,7 @@ from tests.support.memory_disk import (
     random_survival,
 )
 from tests.support.opened_logs import CONFIG, WINDOW_US, follow, frame, opened, record, take_in
+from tests.support.replica_sessions import fed
 
 
 def known(history: PublisherHistory, count: int = 40) -> dict[str, object]:
@@ -472,7 +473,7 @@ def test_a_note_fits_an_answer_however_many_sessions_a_group_begins() -> None:
     assert [session for session, _ in noted.sessions] == newest
     note = encode_note(noted)
     sent = StartOverMessage(LeaderEpoch(1), LeaderEpoch(0), Offset(0), Offset(0), note)
-    ((_, read),) = WireReader().feed(encode_message(sent, 0))
+    ((_, read),) = fed(WireReader(), encode_message(sent, 0))
     assert isinstance(read, StartOverMessage)
     assert decode_note(read.note) == noted
 
