@@ -74,7 +74,7 @@ class CursorStore:
             return
         self._unsubscribe()
         self._followed = _Followed(leading)
-        self._unsubscribe = leading.context.watchers.add(lambda _: self._wake.set())
+        self._unsubscribe = leading.context.watch(lambda _: self._wake.set())
         self._wake.set()
 
     async def run(self) -> None:

@@ -115,7 +115,7 @@ class GroupShard:
         """Read all that was committed before this reign, and begin; or say why that cannot be."""
         loop, begun = asyncio.get_running_loop(), self._services.clock.monotonic()
         moved = asyncio.Event()
-        unsubscribe = self._leading.context.watchers.add(lambda _: moved.set())
+        unsubscribe = self._leading.context.watch(lambda _: moved.set())
         try:
             table = await self._table(moved)
         except JetstreamError as error:

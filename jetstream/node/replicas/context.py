@@ -136,23 +136,6 @@ class NodeServices:
     """The node's object store."""
 
 
-class HighWatermarkWatchers:
-    """The callbacks for every new high watermark of a stream."""
-
-    def __init__(self) -> None:
-        self._watchers: set[Callable[[Offset], None]] = set()
-
-    def add(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
-        """Call ``callback`` with every new high watermark; returns the way to stop that."""
-        self._watchers.add(callback)
-        return lambda: self._watchers.discard(callback)
-
-    def notify(self, high_watermark: Offset) -> None:
-        """Call every callback."""
-        for watcher in tuple(self._watchers):
-            watcher(high_watermark)
-
-
 @dataclass(slots=True)
 class ReplicaContext:
     """A stream's replica on this node, through all its reigns."""
@@ -163,7 +146,8 @@ class ReplicaContext:
     upkeep: Upkeep
     gaps: PossibleGaps = field(default_factory=PossibleGaps)
     counts: Counter[str] = field(default_factory=Counter)
-    watchers: HighWatermarkWatchers = field(default_factory=HighWatermarkWatchers)
+    watchers: set[Callable[[Offset], None]] = field(default_factory=set)
+    """Called with every new high watermark."""
     last_unclean: UncleanElection | None = None
     """As the catalogue said when this node began to lead or to follow."""
     name: StreamName = field(init=False)
@@ -173,6 +157,11 @@ class ReplicaContext:
 
     def __post_init__(self) -> None:
         self.name, self.log = StreamName(self.config.name), self.opened.log
+
+    def watch(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
+        """Call ``callback`` with every new high watermark; returns the way to stop that."""
+        self.watchers.add(callback)
+        return lambda: self.watchers.discard(callback)
 
     def settle(self) -> None:
         """Forget what is not in the log, which was cut or led; on the disk thread.

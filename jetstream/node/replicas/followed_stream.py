@@ -143,7 +143,8 @@ class FollowingStream:
                     self._append(action)
                 case AdvanceHighWatermark(high_watermark):
                     self._context.opened.observe(high_watermark, services.clock.wall())
-                    self._context.watchers.notify(high_watermark)
+                    for watcher in tuple(self._context.watchers):
+                        watcher(high_watermark)
                 case _:
                     self._part_from_leader(action)
         if self._tick not in services.cluster.timers.to_ask:

@@ -188,7 +188,8 @@ class LeaderDriver:
                 case AdvanceHighWatermark(high_watermark):
                     self._publishers.committed(high_watermark)
                     self._answers.hot.forget(high_watermark)
-                    self._context.watchers.notify(high_watermark)
+                    for watcher in tuple(self._context.watchers):
+                        watcher(high_watermark)
                 case ServeFollower(follower):
                     if follower in leader.isr.maximal:
                         self._answers.serve(action)

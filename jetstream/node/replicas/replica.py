@@ -193,7 +193,7 @@ class StreamReplica:
 
     def subscribe(self, callback: Callable[[Offset], None]) -> Callable[[], None]:
         """Call ``callback`` with every new high watermark; returns the way to stop that."""
-        return self.context.watchers.add(callback)
+        return self.context.watch(callback)
 
     def standing(self) -> RoleStatus:
         """Return what it does now."""
