@@ -57,7 +57,8 @@ class GroupCommit:
         due, self._due = self._due, []
         streams: list[Appender] = []
         appends: list[GroupAppend] = []
-        for stream, append in zip(due, self._guarded(due, [each.next_group for each in due]), strict=True):
+        for stream in due:
+            append = self._guarded(stream, stream.next_group)
             if append is not None:
                 streams.append(stream)
                 appends.append(append)
@@ -71,24 +72,19 @@ class GroupCommit:
 
     def _end(self, streams: Sequence[Appender], appends: Sequence[GroupAppend]) -> None:
         self.in_flight -= len(appends)
-        ends = [partial(each.appended, append) for each, append in zip(streams, appends, strict=True)]
-        for stream, is_due in zip(streams, self._guarded(streams, ends), strict=True):
-            if is_due:
+        for stream, append in zip(streams, appends, strict=True):
+            if self._guarded(stream, partial(stream.appended, append)):
                 # Not at once: what came while the disk was at work, and is not read yet, belongs to it.
                 self.due(stream)
         self._flush_acks()
 
-    def _guarded(self, streams: Sequence[Appender], acts: Sequence[Callable[[], T]]) -> list[T | None]:
-        """Do something with each stream; an error of ours stops the node, where it would only be logged."""
-        results: list[T | None] = []
-        for stream, act in zip(streams, acts, strict=True):
-            result = None
-            try:
-                result = act()
-            except Exception as error:  # noqa: BLE001 - the supervisor of the streams
-                self._break_down(stream, error)
-            results.append(result)
-        return results
+    def _guarded(self, stream: Appender, act: Callable[[], T]) -> T | None:
+        """Do something with a stream; an error of ours stops the node, where it would only be logged."""
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001 - the supervisor of the streams
+            self._break_down(stream, error)
+            return None
 
     def _break_down(self, stream: Appender, error: Exception) -> None:
         self._crash.report(error)
