@@ -151,7 +151,8 @@ class BatchingParser:
         Raises:
             nats.errors.ProtocolError: the server sent garbage; nats-py then reconnects.
         """
-        self._receive(data)
+        if data:
+            self._receive(data)
         while self._waiting:
             control = self._waiting.popleft()
             await self._control(control.kind, control.argument)
@@ -162,9 +163,8 @@ class BatchingParser:
         """Parse one chunk: deliver its blocks, keep the rest for nats-py."""
         if self._broken:
             return
-        if data:  # nothing: only what waits is to be done
-            self.heard_at = self._clock.monotonic()
-            self._client._pings_outstanding = 0
+        self.heard_at = self._clock.monotonic()
+        self._client._pings_outstanding = 0
         try:
             items = self._parser.feed(data)
         except NatsProtocolError as error:
@@ -182,15 +182,12 @@ class BatchingParser:
             if isinstance(item, Control):
                 self._waiting.append(item)
             elif item.sid in self._routes:  # not unsubscribed meanwhile
-                self._deliver(self._routes[item.sid], item.messages)
+                try:
+                    self._routes[item.sid](item.messages)
+                except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on deaf
+                    self._crash.report(error)
         if self._waiting or self._broken:
             self._transport.wake()
-
-    def _deliver(self, deliver: Deliver, messages: MessageBlock) -> None:
-        try:
-            deliver(messages)
-        except Exception as error:  # noqa: BLE001 - an error of ours: the node must not live on deaf
-            self._crash.report(error)
 
     async def _control(self, kind: ControlKind, argument: bytes) -> None:
         match kind:
