@@ -207,14 +207,23 @@ def test_a_subscription_is_given_what_its_pattern_matches_and_nothing_else(
     pattern: list[str], has_tail: bool, blocks: list[list[list[bytes]]]
 ) -> None:
     wanted = ".".join([*pattern, *([">"] if has_tail else [])])
-    subjects = SubjectFilter(wanted)
+    delivered: list[MessageBlock] = []
+    dropped: list[int] = []
+    subjects = SubjectFilter(wanted, delivered.append, dropped.append)
     for tokens in blocks:
         given_messages = block([(b".".join(each), b"", b"%d" % at, None) for at, each in enumerate(tokens)])
-        passing = subjects.passing(given_messages)
+        subjects.receive(given_messages)
         expected = [
             (subject, payload)
             for subject, payload in zip(given_messages.subjects, given_messages.payloads, strict=True)
             if matches(wanted, subject.decode(errors="surrogateescape"))
         ]
-        assert list(zip(passing.subjects, passing.payloads, strict=True)) == expected
-        assert passing is given_messages or len(expected) < len(given_messages)
+        found = [
+            pair for passing in delivered for pair in zip(passing.subjects, passing.payloads, strict=True)
+        ]
+        assert found == expected
+        assert len(delivered) == bool(expected)
+        assert delivered == [given_messages] or len(expected) < len(given_messages)
+        assert sum(dropped) == len(given_messages) - len(expected)
+        delivered.clear()
+        dropped.clear()

@@ -13,7 +13,6 @@ from nats.aio.subscription import Subscription
 
 from envelope.errors import JetstreamError, StreamOffline, SubscriptionRefused, Unauthorized
 from envelope.limits import CONTROL_LINE_BYTES_MAX
-from jetstream.ingest.messages import MessageBlock
 from jetstream.ingest.subject_filter import SubjectFilter
 from jetstream.node.nats.errors import Refusal
 from jetstream.node.nats.parser_seam import Deliver, DropKind, Dropped, Subscriber, subscription_id
@@ -176,22 +175,12 @@ class Routes:
         assert subscriber is not None, "a link has connected before it subscribes"
         if route.subscription is None:
             route.subscription = subscriber.subscription(route.subject, route.queue)
-            self.by_sid[subscription_id(route.subscription)] = self._receiver(route)
+            dropped = partial(self._dropped, DropKind.SUBJECT)
+            subjects = SubjectFilter(route.subject, route.deliver, dropped)
+            self.by_sid[subscription_id(route.subscription)] = subjects.receive
         route.asked = subscriber.ask(route.subscription, partial(self._refuse, route))
         route.asked.add_done_callback(partial(self._answered, route))
         return route.asked
-
-    def _receiver(self, route: Route) -> Deliver:
-        subjects = SubjectFilter(route.subject)
-
-        def receive(messages: MessageBlock) -> None:
-            passing = subjects.passing(messages)
-            if strangers := messages.count - passing.count:
-                self._dropped(DropKind.SUBJECT, strangers)
-            if passing.count:
-                route.deliver(passing)
-
-        return receive
 
     def _refuse(self, route: Route, refusal: Refusal) -> None:
         """Note that the server refuses or has ended a subscription."""
