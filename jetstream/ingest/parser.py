@@ -160,13 +160,9 @@ class MessageParser:
             data = b"".join(self._held)
             self._held.clear()
         self._held_bytes = self._wanted_bytes = 0
-        run = _Run()
-        position = 0
-        if len(data) >= COLUMNS_BYTES_MIN:
-            columns = self._matcher.take(data)
-            if columns is not None:
-                run.extend(columns)
-                position = columns.end
+        taken = self._matcher.take(data) if len(data) >= COLUMNS_BYTES_MIN else None
+        run = _Run(taken)
+        position = 0 if taken is None else taken.end
         try:
             if position < len(data):
                 position = self._take_by_grammar(data, position, run)
@@ -289,10 +285,27 @@ class _Run:
 
     __slots__ = ("_by_digits", "_items", "_open")
 
-    def __init__(self) -> None:
+    def __init__(self, taken: MessageColumns | None) -> None:
+        """Begin with the messages that were taken as columns; they have no headers."""
         self._items: list[ParsedItem] = []
         self._open: dict[int, _Columns] = {}
         self._by_digits: dict[bytes, _Columns] = {}
+        if taken is None:
+            return
+        sids, count = taken.sids, len(taken.sids)
+        if sids.count(sids[0]) == count:
+            no_headers: list[bytes | None] = [None] * count
+            columns = list(taken.subjects), list(taken.replies), list(taken.payloads), no_headers
+            self._by_digits[sids[0]] = self._open[int(sids[0])] = columns
+            return
+        for sid, subject, reply, payload in zip(
+            sids, taken.subjects, taken.replies, taken.payloads, strict=True
+        ):
+            subjects, replies, payloads, headers = self._by_digits.get(sid) or self.columns(sid)
+            subjects.append(subject)
+            replies.append(reply)
+            payloads.append(payload)
+            headers.append(None)
 
     def columns(self, sid: bytes) -> _Columns:
         """Return the open block of the subscription."""
@@ -300,26 +313,6 @@ class _Run:
         if columns is None:
             columns = self._by_digits[sid] = self._open.setdefault(int(sid), ([], [], [], []))
         return columns
-
-    def extend(self, taken: MessageColumns) -> None:
-        """Add many messages without headers."""
-        sids = taken.sids
-        if sids.count(sids[0]) == len(sids):
-            subjects, replies, payloads, headers = self.columns(sids[0])
-            subjects += taken.subjects
-            replies += taken.replies
-            payloads += taken.payloads
-            headers += [None] * len(sids)
-            return
-        known = self._by_digits
-        for sid, subject, reply, payload in zip(
-            sids, taken.subjects, taken.replies, taken.payloads, strict=True
-        ):
-            subjects, replies, payloads, headers = known.get(sid) or self.columns(sid)
-            subjects.append(subject)
-            replies.append(reply)
-            payloads.append(payload)
-            headers.append(None)
 
     def add(self, control: Control) -> None:
         """Close the open blocks and add a control operation after them."""
