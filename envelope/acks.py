@@ -87,12 +87,15 @@ class AckWriter:
         self._command = b""  # the ack of one record of the run below, still without its reply and its numbers
         self._run_base = self._run_end = NO_OFFSET
 
-    def acks(self, replies: Sequence[bytes], base: Offset) -> bytes:
-        """Return the commands that ack records ``base``, ``base + 1``, … to ``replies``, in that order.
+    def acks(self, offsets: Sequence[int], replies: Sequence[bytes], *, echoing: bool = False) -> bytes:
+        """Return the commands that ack the records at ``offsets`` to ``replies``, in that order.
 
-        None of them may be an `EchoingReply`.
+        Those of a range are written together, unless ``echoing``: an `EchoingReply` may be among the replies.
         """
-        begin, end = base, base + len(replies)
+        if echoing or not isinstance(offsets, range):
+            return b"".join(map(self.ack, replies, map(Offset, offsets)))
+        base = begin = Offset(offsets.start)
+        end = offsets.stop
         commands = b""
         while begin < end:
             if not self._run_base <= begin < self._run_end:

@@ -27,12 +27,6 @@ class Acks:
             self.offsets[count:], self.replies[count:], self.echoing
         )
 
-    def written(self, writer: AckWriter) -> bytes:
-        """Return the commands that send the acks."""
-        if not self.echoing and self.offsets[-1] - self.offsets[0] + 1 == len(self.offsets):
-            return writer.acks(self.replies, Offset(self.offsets[0]))
-        return b"".join(map(writer.ack, self.replies, map(Offset, self.offsets)))
-
 
 class PendingAcks:
     """The acks that publishers of one stream wait for.
@@ -76,10 +70,14 @@ class PendingAcks:
 
     def appended(self, leaders: Sequence[Acks]) -> tuple[bytes, int]:
         """An append returned: return the acks of those who asked for no more, and their number."""
-        count = sum(len(acks.replies) for acks in leaders)
+        parts: list[bytes] = []
+        count = 0
+        for acks in leaders:
+            parts.append(self._writer.acks(acks.offsets, acks.replies, echoing=acks.echoing))
+            count += len(acks.replies)
         self.count -= count
         assert self.count >= 0, f"A1: {count} acks of {self.count + count} are released"
-        return b"".join([acks.written(self._writer) for acks in leaders]), count
+        return b"".join(parts), count
 
     def release(self, high_watermark: Offset) -> tuple[bytes, int]:
         """Return the acks of what is committed now, and their number."""
@@ -91,7 +89,7 @@ class PendingAcks:
                 acks, rest = acks.split(high_watermark)
                 self._waiting.appendleft(rest)
             assert acks.offsets[-1] < high_watermark, f"A1: {acks.offsets[-1]} at {high_watermark}"
-            parts.append(acks.written(self._writer))
+            parts.append(self._writer.acks(acks.offsets, acks.replies, echoing=acks.echoing))
             count += len(acks.replies)
         while self._duplicates and self._duplicates[0][0] < high_watermark:
             original, _, reply, is_exact = heappop(self._duplicates)

@@ -72,7 +72,8 @@ def test_the_numbers_behind_a_refusal_stand_beside_the_error() -> None:
 def test_acks_written_together_are_the_acks_written_alone(base: int, count: int) -> None:
     replies = [b"_INBOX.%d" % number for number in range(count)]
     alone = b"".join(ORDERS.ack(reply, Offset(base + place)) for place, reply in enumerate(replies))
-    assert ORDERS.acks(replies, Offset(base)) == alone
+    offsets = range(base, base + count)
+    assert ORDERS.acks(offsets, replies) == ORDERS.acks(list(offsets), replies) == alone
 
 
 @given(st.text(min_size=1))
@@ -81,7 +82,7 @@ def test_any_stream_name_makes_legal_json(name: str) -> None:
     answers = answers_in(
         writer.ack(b"r", Offset(1))
         + writer.duplicate(b"r", Offset(1))
-        + writer.acks([b"r"], Offset(1))
+        + writer.acks(range(1, 2), [b"r"])
         + writer.refusal(b"r", Overloaded(name))
     )
     assert [answer.body["stream"] for answer in answers] == [name] * 4
