@@ -218,14 +218,13 @@ class StreamIngest:
         actions: list[Action] = []
         if group.refused or group.duplicates:
             actions += self._answer(group.refused, group.duplicates)
-        records = group.records
-        if records is not None:
+        if group.records is not None:
             last = self._begun[-1][1] if self._begun else group.base
             assert last <= group.base < group.end, f"G1: [{group.base}, {group.end}) behind {last}"
             self._in_flight.append(group)
             self._begun.append((group.base, group.end, messages.count))
             self._pending.add(group.leaders, group.commits)
-            actions.append(AppendRecords(records, group.base, self._leader_epoch, group.places))
+            actions.append(AppendRecords(group.records, group.base, self._leader_epoch, group.places))
         return actions
 
     def overflowed(self, messages: MessageBlock) -> Sequence[Action]:

@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import repeat
 
 from envelope.acks import AckWriter
 from envelope.types import Offset
@@ -117,19 +116,3 @@ class PendingAcks:
         assert self.count >= 0, f"A1: {len(replies)} acks and {len(failed)} repeats are taken back"
         replies += (reply for _, _, reply, is_exact in failed if is_exact)
         return replies
-
-
-def acks_of(
-    offsets: range, replies: list[bytes], mask: list[bool] | None = None, *, echoing: bool = False
-) -> Acks | None:
-    """Return the acks of consecutive records: of those with a reply subject that ``mask`` selects, if any."""
-    if mask is None and b"" not in replies:
-        return Acks(offsets, replies, echoing)
-    chosen = [
-        (offset, reply)
-        for offset, reply, want in zip(offsets, replies, mask or repeat(True, len(replies)), strict=True)
-        if want and reply
-    ]
-    if not chosen:
-        return None
-    return Acks([offset for offset, _ in chosen], [reply for _, reply in chosen], echoing)

@@ -6,6 +6,7 @@ A batch envelope is judged as one message and stored as a run of records of its 
 """
 
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from envelope.types import AckPolicy, Offset, TimestampUs
 from jetstream.ingest.batches import BatchContent, joined_records, read_batch
 from jetstream.ingest.message_validator import Addressee, InspectedMessage, MessageValidator
 from jetstream.ingest.messages import MessageBlock
-from jetstream.ingest.pending_acks import Acks, acks_of
+from jetstream.ingest.pending_acks import Acks
 from jetstream.ingest.publishers.dedupe import name_of, names_of
 from jetstream.ingest.publishers.history import PublisherHistory, Step
 from jetstream.ingest.publishers.sessions import StoredPlace, name_in_window
@@ -59,7 +60,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class SequencedGroup:
-    """The outcome of one block; ``records`` (offsets ``[base, end)``) are to be appended together."""
+    """The outcome of one block; ``records``, if any, are to be appended together, at ``[base, end)``."""
 
     base: Offset
     end: Offset
@@ -80,18 +81,13 @@ class SequencedGroup:
     duplicates: list[Duplicate] = field(default_factory=list)
     places: list[StoredPlace] = field(default_factory=list)
     """The records that are of a session."""
-
-    @property
-    def records(self) -> Records | None:
-        """The records to append, once all of them are in runs; None if there is none."""
-        assert not self.batches, "S1: the newest batches are no run yet"
-        if len(self.runs) > 1:
-            return Runs(tuple(self.runs))
-        return self.runs[0] if self.runs else None
+    records: Records | None = None
+    """All of ``runs``, once there will be no more."""
 
     def add(self, run: Run, messages: int, end: Offset) -> None:
         """Add the records up to ``end``."""
-        self.join_batches()
+        if self.batches:
+            self.join_batches()
         count = run.num_rows if isinstance(run, pa.RecordBatch) else len(run.payloads)
         assert end == self.end + count, f"S1: {count} records in [{self.end}, {end})"
         self.runs.append(run)
@@ -100,7 +96,7 @@ class SequencedGroup:
 
     def add_batch(self, batch: BatchContent) -> None:
         """Add the records of a batch envelope, which share their batch of the log with their neighbours."""
-        if self.batches_bytes + batch.size_bytes > JOINED_BYTES_MAX:
+        if self.batches and self.batches_bytes + batch.size_bytes > JOINED_BYTES_MAX:
             self.join_batches()
         self.batches.append(batch)
         self.batches_bytes += batch.size_bytes
@@ -108,11 +104,10 @@ class SequencedGroup:
         self.end = Offset(self.end + batch.records)
 
     def join_batches(self) -> None:
-        """Make the newest batches, if any, a run."""
-        if self.batches:
-            base = Offset(self.end - sum(batch.records for batch in self.batches))
-            self.runs.append(joined_records(self.batches, base, self.timestamp))
-            self.batches, self.batches_bytes = [], 0
+        """Make the newest batches a run."""
+        base = Offset(self.end - sum(batch.records for batch in self.batches))
+        self.runs.append(joined_records(self.batches, base, self.timestamp))
+        self.batches, self.batches_bytes = [], 0
 
 
 class Sequencer:
@@ -154,7 +149,10 @@ class Sequencer:
                 self._sequence_batch(messages, place, group)
                 start = place + 1
         self._sequence_run(messages.part(start, messages.count) if start else messages, group)
-        group.join_batches()
+        if group.batches:
+            group.join_batches()
+        if group.runs:
+            group.records = group.runs[0] if len(group.runs) == 1 else Runs(tuple(group.runs))
         history.end_step(group.end)
         return group
 
@@ -390,10 +388,13 @@ class Sequencer:
         for policy, due in ((AckPolicy.LEADER, group.leaders), (AckPolicy.ALL, group.commits)):
             if not differ and policy is not default:
                 continue
-            mask = [policies.get(row, default) is policy for row in range(messages.count)] if differ else None
-            acks = acks_of(range(base, end), replies, mask, echoing=echoing)
-            if acks is not None:
-                due.append(acks)
+            if not differ and b"" not in replies:
+                due.append(Acks(range(base, end), replies, echoing))
+                continue
+            asked = [reply and policies.get(row, default) is policy for row, reply in enumerate(replies)]
+            if any(asked):
+                offsets = list(compress(range(base, end), asked))
+                due.append(Acks(offsets, list(compress(replies, asked)), echoing))
 
     def _store_batch(self, message: InspectedMessage, content: BatchContent, group: SequencedGroup) -> None:
         """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
