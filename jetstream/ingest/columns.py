@@ -71,46 +71,34 @@ class RunMatcher:
         first = _FIRST.match(data)
         if first is None or int(first[4]) > self._size_max:
             return None
-        if self._mixed_chunks:
+        size, is_mixed = first[4], self._mixed_chunks > 0
+        pattern = _ANY_SIZE if is_mixed else self._patterns.get(size) or self._compiled(size)
+        rows = pattern.findall(data)
+        rest: bytes = rows[-1][-1]
+        if rest:
+            rows.pop()
+        end = len(data) - len(rest)
+        if is_mixed:
             self._mixed_chunks -= 1
-            columns = self._take_any_size(data)
-        else:
-            columns = self._take_one_size(data, first[4])
-            if columns is None:
-                return None  # the only message is not complete, and says nothing of the next chunk
-            following = _FIRST.match(data, columns.end)
-            if following is not None and following[4] != first[4]:
-                self._mixed_chunks = MIXED_CHUNKS
-        if columns is not None:
-            self._penalty_chunks = 0
-        else:
-            self._rest_chunks = self._penalty_chunks
-            self._penalty_chunks = min(2 * self._penalty_chunks + 1, REST_CHUNKS_MAX)
-        return columns
+            if not rows or not self._are_as_declared(rows):
+                self._rest_chunks = self._penalty_chunks
+                self._penalty_chunks = min(2 * self._penalty_chunks + 1, REST_CHUNKS_MAX)
+                return None
+        elif not rows:
+            return None  # the only message is not complete, and says nothing of the next chunk
+        elif (following := _FIRST.match(data, end)) is not None and following[4] != size:
+            self._mixed_chunks = MIXED_CHUNKS
+        self._penalty_chunks = 0
+        subjects, sids, replies, *_, payloads, _ = zip(*rows, strict=True)
+        return MessageColumns(sids, subjects, replies, payloads, end)
 
-    def _take_one_size(self, data: bytes, size: bytes) -> MessageColumns | None:
-        rows = (self._patterns.get(size) or self._compiled(size)).findall(data)
-        rest: bytes = rows[-1][-1]
-        if rest:
-            rows.pop()
-        if not rows:
-            return None
-        subjects, sids, replies, payloads, _ = zip(*rows, strict=True)
-        return MessageColumns(sids, subjects, replies, payloads, len(data) - len(rest))
+    def _are_as_declared(self, rows: Sequence[tuple[bytes, ...]]) -> bool:
+        """Return whether the messages that were found have the sizes that their lines say.
 
-    def _take_any_size(self, data: bytes) -> MessageColumns | None:
-        rows = _ANY_SIZE.findall(data)
-        rest: bytes = rows[-1][-1]
-        if rest:
-            rows.pop()
-        if not rows:
-            return None
-        subjects, sids, replies, sizes, payloads, _ = zip(*rows, strict=True)
-        declared = list(map(int, sizes))
-        # By induction from the first: a message of its declared size is whole, and the next begins after it.
-        if declared != list(map(len, payloads)) or max(declared) > self._size_max:
-            return None
-        return MessageColumns(sids, subjects, replies, payloads, len(data) - len(rest))
+        By induction from the first: a message of its declared size is whole, and the next begins after it.
+        """
+        declared = [int(row[3]) for row in rows]
+        return declared == [len(row[4]) for row in rows] and max(declared) <= self._size_max
 
     def _compiled(self, size: bytes) -> re.Pattern[bytes]:
         if len(self._patterns) >= PATTERNS_MAX:
