@@ -1,6 +1,5 @@
 """The validators of internal streams: of plain cursors, which consumers publish, and of the audit."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,14 +24,9 @@ class CursorValidator(MessageValidator):
     one form, however it was written.
     """
 
-    def places_to_inspect(self, messages: MessageBlock) -> list[int]:
-        """See `MessageValidator.places_to_inspect`: every place."""
-        return list(range(messages.count))
-
-    def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
-        """See `MessageValidator.only_identified`: there is always something else."""
-        del messages
-        return None
+    def odd_places(self, messages: MessageBlock) -> set[int]:
+        """See `MessageValidator.odd_places`: every place."""
+        return set(range(messages.count))
 
     def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
         """See `MessageValidator.inspect`; what is no cursor is refused."""

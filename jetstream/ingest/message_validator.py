@@ -103,28 +103,33 @@ class MessageValidator:
         self.policy: AckPolicy = config.ack
         self.record_bytes_max: int = config.record_bytes_max
 
-    def places_to_inspect(self, messages: MessageBlock) -> list[int]:
-        """Return the places of messages with headers, cookies or faults, ascending; the others are plain."""
-        places: set[int] = set(messages.cookies)
-        if messages.has_headers:
-            places.update(place for place, header in enumerate(messages.headers) if header is not None)
+    def odd_places(self, messages: MessageBlock) -> set[int]:
+        """Return the places of messages with cookies or faults; of the others only the headers matter."""
+        places = set(messages.cookies)
         bytes_max = self.record_bytes_max
         # The bytes of all messages together bound those of each.
         if messages.size_bytes > bytes_max:
             places.update(
                 place for place, payload in enumerate(messages.payloads) if len(payload) > bytes_max
             )
-        if not _are_storable(messages.subjects):
-            places.update(
-                place for place, subject in enumerate(messages.subjects) if _subject_problem(subject)
-            )
-        return sorted(places) if places else []
+        subjects = messages.subjects
+        # LF is in no subject, and the bytes of no character reach across it.
+        joined = b"\n".join(subjects)
+        is_short = len(joined) <= SUBJECT_BYTES_MAX or max(map(len, subjects)) <= SUBJECT_BYTES_MAX
+        if not is_short or not (joined.isascii() or _is_utf8(joined)):
+            places.update(place for place, subject in enumerate(subjects) if _subject_problem(subject))
+        return places
+
+    def places_to_inspect(self, messages: MessageBlock) -> list[int]:
+        """Return the places of messages with headers, cookies or faults, ascending; the others are plain."""
+        places = self.odd_places(messages)
+        if messages.has_headers:
+            places.update(place for place, header in enumerate(messages.headers) if header is not None)
+        return sorted(places)
 
     def only_identified(self, messages: MessageBlock) -> Sequence[bytes] | None:
-        """Return the ids of messages that have nothing else to be looked at; None if one has, or has none."""
-        if not messages.has_headers or messages.cookies or messages.size_bytes > self.record_bytes_max:
-            return None
-        return only_message_ids(messages.headers) if _are_storable(messages.subjects) else None
+        """Return the ids of messages without `odd_places` that have no other headers; None if one has."""
+        return only_message_ids(messages.headers) if messages.size_bytes <= self.record_bytes_max else None
 
     def inspect(self, messages: MessageBlock, place: int) -> InspectedMessage:
         """Read the message at ``place``."""
@@ -275,15 +280,6 @@ def _merged(
 
 def _is_partition(name: bytes, prefix: bytes) -> bool:
     return name.startswith(prefix) and name[len(prefix) :].isdigit()
-
-
-def _are_storable(subjects: Sequence[bytes]) -> bool:
-    """Return whether `_subject_problem` finds none; in C for nearly all blocks."""
-    # LF is in no subject, and the bytes of no character reach across it.
-    joined = b"\n".join(subjects)
-    return (joined.isascii() or _is_utf8(joined)) and (
-        len(joined) <= SUBJECT_BYTES_MAX or max(map(len, subjects)) <= SUBJECT_BYTES_MAX
-    )
 
 
 def _subject_problem(subject: bytes) -> InvalidSubject | None:

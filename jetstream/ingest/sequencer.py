@@ -160,14 +160,16 @@ class Sequencer:
         """Sequence messages each of which is a record."""
         fields: RecordFields | None = None  # every record is plain
         policies: dict[int, AckPolicy] = {}
-        ids = self._validator.only_identified(messages) if messages.has_headers else None
+        odd_places, ids = self._validator.odd_places(messages), None
+        if messages.has_headers and not odd_places:
+            ids = self._validator.only_identified(messages)
         if ids is not None and self._dedupe.are_new(names := names_of(ids)):
             self._dedupe.remember_new(names, group.end, self._history.last_timestamp)
             self._history.last_id(ids[-1], Offset(group.end + len(ids) - 1))
             fields = RecordFields(message_ids=ids)
-        elif places := self._validator.places_to_inspect(messages):
+        elif messages.has_headers or odd_places:
             fields = RecordFields()
-            messages = self._judge_places(messages, places, group, fields, policies)
+            messages = self._judge_each(messages, group, fields, policies)
         if messages.count:
             self._store(messages, group, fields, policies)
 
@@ -207,17 +209,16 @@ class Sequencer:
         assert history.end == group.base, f"S3: {history.end}, not {group.base}"
         assert history.last_timestamp == group.step.last_timestamp, f"S3: time {history.last_timestamp}"
 
-    def _judge_places(
+    def _judge_each(
         self,
         messages: MessageBlock,
-        places: list[int],
         group: SequencedGroup,
         fields: RecordFields,
         policies: dict[int, AckPolicy],
     ) -> MessageBlock:
-        """Judge the messages at ``places``; return the messages that are to be stored."""
+        """Judge the messages that are not plain one by one; return the messages that are to be stored."""
         dropped: set[int] = set()
-        for place in places:
+        for place in self._validator.places_to_inspect(messages):
             message = self._validator.inspect(messages, place)
             row = place - len(dropped)
             verdict = self._verdict(message, Offset(group.end + row))
