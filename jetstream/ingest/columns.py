@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from envelope.limits import KIB
-from envelope.values import value
 
 MIXED_CHUNKS: Final = 32
 """Chunks taken by any size after one whose messages were not of one size."""
@@ -41,15 +40,8 @@ _FIRST: Final = re.compile(_LINE + rb"(\d{1,18})\r\n")
 _ANY_SIZE: Final = re.compile(_LINE + rb"(\d{1,18})\r\n([^\r]*)\r\n|(.+)", re.DOTALL)
 
 
-@value(frozen=True, slots=True)
-class MessageColumns:
-    """Messages without headers as parallel columns; ``end`` is the first byte of the chunk after them."""
-
-    sids: Sequence[bytes]
-    subjects: Sequence[bytes]
-    replies: Sequence[bytes]
-    payloads: Sequence[bytes]
-    end: int
+Columns = tuple[list[bytes], list[bytes], list[bytes], list[bytes | None]]
+"""Messages of one subscription: subjects, replies, payloads, headers."""
 
 
 class RunMatcher:
@@ -63,14 +55,18 @@ class RunMatcher:
         self._rest_chunks = 0
         self._penalty_chunks = 0
 
-    def take(self, data: bytes) -> MessageColumns | None:
-        """Return the run at the front of ``data``, at least one message, or None: ask the grammar."""
+    def take(self, data: bytes) -> tuple[dict[int, Columns], int]:
+        """Take the run at the front of ``data``; without one, ask the grammar.
+
+        Returns:
+            The columns of each subscription, and where the rest of ``data`` begins.
+        """
         if self._rest_chunks:
             self._rest_chunks -= 1
-            return None
+            return {}, 0
         first = _FIRST.match(data)
         if first is None or int(first[4]) > self._size_max:
-            return None
+            return {}, 0
         size, is_mixed = first[4], self._mixed_chunks > 0
         pattern = _ANY_SIZE if is_mixed else self._patterns.get(size) or self._compiled(size)
         rows = pattern.findall(data)
@@ -83,14 +79,17 @@ class RunMatcher:
             if not rows or not self._are_as_declared(rows):
                 self._rest_chunks = self._penalty_chunks
                 self._penalty_chunks = min(2 * self._penalty_chunks + 1, REST_CHUNKS_MAX)
-                return None
+                return {}, 0
         elif not rows:
-            return None  # the only message is not complete, and says nothing of the next chunk
+            return {}, 0  # the only message is not complete, and says nothing of the next chunk
         elif (following := _FIRST.match(data, end)) is not None and following[4] != size:
             self._mixed_chunks = MIXED_CHUNKS
         self._penalty_chunks = 0
         subjects, sids, replies, *_, payloads, _ = zip(*rows, strict=True)
-        return MessageColumns(sids, subjects, replies, payloads, end)
+        if sids.count(sids[0]) < len(sids):
+            return _by_subscription(sids, subjects, replies, payloads), end
+        no_headers: list[bytes | None] = [None] * len(sids)
+        return {int(sids[0]): (list(subjects), list(replies), list(payloads), no_headers)}, end
 
     def _are_as_declared(self, rows: Sequence[tuple[bytes, ...]]) -> bool:
         """Return whether the messages that were found have the sizes that their lines say.
@@ -106,3 +105,19 @@ class RunMatcher:
         pattern = re.compile(_LINE + rb"%b\r\n(.{%d})\r\n|(.+)" % (size, int(size)), re.DOTALL)
         self._patterns[size] = pattern
         return pattern
+
+
+def _by_subscription(
+    sids: Sequence[bytes], subjects: Sequence[bytes], replies: Sequence[bytes], payloads: Sequence[bytes]
+) -> dict[int, Columns]:
+    columns: dict[int, Columns] = {}
+    by_digits: dict[bytes, Columns] = {}
+    for sid, subject, reply, payload in zip(sids, subjects, replies, payloads, strict=True):
+        of_sid = by_digits.get(sid)
+        if of_sid is None:
+            of_sid = by_digits[sid] = columns.setdefault(int(sid), ([], [], [], []))
+        of_sid[0].append(subject)
+        of_sid[1].append(reply)
+        of_sid[2].append(payload)
+        of_sid[3].append(None)
+    return columns

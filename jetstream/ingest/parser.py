@@ -25,7 +25,7 @@ from typing import Final
 from envelope.errors import RemoteProtocolError
 from envelope.limits import CONTROL_LINE_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX, reply_bytes_max
 from envelope.values import value
-from jetstream.ingest.columns import MessageColumns, RunMatcher
+from jetstream.ingest.columns import Columns, RunMatcher
 from jetstream.ingest.messages import MessageBlock, Unread
 
 LINE_BYTES_MAX: Final = 64 * MIB
@@ -160,9 +160,8 @@ class MessageParser:
             data = b"".join(self._held)
             self._held.clear()
         self._held_bytes = self._wanted_bytes = 0
-        taken = self._matcher.take(data) if len(data) >= COLUMNS_BYTES_MIN else None
+        taken, position = self._matcher.take(data) if len(data) >= COLUMNS_BYTES_MIN else ({}, 0)
         run = _Run(taken)
-        position = 0 if taken is None else taken.end
         try:
             if position < len(data):
                 position = self._take_by_grammar(data, position, run)
@@ -191,7 +190,7 @@ class MessageParser:
         message_line, length, bytes_max = _MESSAGE_LINE.match, len(data), self._message_bytes_max
         reply_bytes_max = self._reply_bytes_max
         last_sid: bytes | None = None
-        columns: _Columns = ([], [], [], [])  # of no subscription yet
+        columns: Columns = ([], [], [], [])  # of no subscription yet
         subjects, replies, payloads, headers = columns
         while position < length:
             line = message_line(data, position)
@@ -276,38 +275,18 @@ def _is_json_object(document: bytes) -> bool:
         return False
 
 
-_Columns = tuple[list[bytes], list[bytes], list[bytes], list[bytes | None]]
-"""The growing lists of one subscription's block: subjects, replies, payloads, headers."""
-
-
 class _Run:
     """The items of one chunk; blocks are open until the next control operation."""
 
     __slots__ = ("_by_digits", "_items", "_open")
 
-    def __init__(self, taken: MessageColumns | None) -> None:
-        """Begin with the messages that were taken as columns; they have no headers."""
+    def __init__(self, columns: dict[int, Columns]) -> None:
+        """Begin with the open blocks ``columns``."""
         self._items: list[ParsedItem] = []
-        self._open: dict[int, _Columns] = {}
-        self._by_digits: dict[bytes, _Columns] = {}
-        if taken is None:
-            return
-        sids, count = taken.sids, len(taken.sids)
-        if sids.count(sids[0]) == count:
-            no_headers: list[bytes | None] = [None] * count
-            columns = list(taken.subjects), list(taken.replies), list(taken.payloads), no_headers
-            self._by_digits[sids[0]] = self._open[int(sids[0])] = columns
-            return
-        for sid, subject, reply, payload in zip(
-            sids, taken.subjects, taken.replies, taken.payloads, strict=True
-        ):
-            subjects, replies, payloads, headers = self._by_digits.get(sid) or self.columns(sid)
-            subjects.append(subject)
-            replies.append(reply)
-            payloads.append(payload)
-            headers.append(None)
+        self._open = columns
+        self._by_digits: dict[bytes, Columns] = {}
 
-    def columns(self, sid: bytes) -> _Columns:
+    def columns(self, sid: bytes) -> Columns:
         """Return the open block of the subscription."""
         columns = self._by_digits.get(sid)
         if columns is None:

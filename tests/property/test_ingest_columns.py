@@ -45,13 +45,15 @@ def agree(data: bytes, mixed_chunks: int) -> bool:
     """Check that what the columns take of ``data`` is what the grammar takes; tell whether they take any."""
     matcher = RunMatcher(LIMIT)
     matcher._mixed_chunks = mixed_chunks
-    taken = matcher.take(data)
-    if taken is None:
+    taken, end = matcher.take(data)
+    if not taken:
+        assert end == 0
         return False
     columns = ParsedStream()
-    for sid, *message in zip(taken.sids, taken.subjects, taken.replies, taken.payloads, strict=True):
-        columns.add_message(int(sid), (message[0], message[1], message[2], None))
-    grammar = grammar_alone(data[: taken.end])
+    for sid, of_sid in taken.items():
+        for message in zip(*of_sid, strict=True):
+            columns.add_message(sid, message)
+    grammar = grammar_alone(data[:end])
     assert not grammar.refused
     assert grammar.rest == b""
     assert columns.same(grammar)
@@ -92,9 +94,9 @@ def test_columns_take_all_plain_messages(
     reply = b"r" if has_reply else b""
     wires = [PublishedMessage(payload, subject, reply).wire() for subject, payload in messages]
     data = b"".join(wires)
-    taken = matcher.take(data + b"MSG a 7 5\r\nhal")
-    assert taken is not None
+    taken, end = matcher.take(data + b"MSG a 7 5\r\nhal")
     one_size = [len(payload) == len(messages[0][1]) for _, payload in messages]
     count = len(messages) if mixed_chunks or all(one_size) else one_size.index(False)
-    assert list(taken.payloads) == [payload for _, payload in messages[:count]]
-    assert data[taken.end :] == b"".join(wires[count:])
+    _, _, payloads, _ = taken[7]
+    assert payloads == [payload for _, payload in messages[:count]]
+    assert data[end:] == b"".join(wires[count:])
