@@ -84,16 +84,6 @@ class SequencedGroup:
     records: Records | None = None
     """All of ``runs``, once there will be no more."""
 
-    def add(self, run: Run, messages: int, end: Offset) -> None:
-        """Add the records up to ``end``."""
-        if self.batches:
-            self.join_batches()
-        count = run.num_rows if isinstance(run, pa.RecordBatch) else len(run.payloads)
-        assert end == self.end + count, f"S1: {count} records in [{self.end}, {end})"
-        self.runs.append(run)
-        self.messages += messages
-        self.end = end
-
     def add_batch(self, batch: BatchContent) -> None:
         """Add the records of a batch envelope, which share their batch of the log with their neighbours."""
         if self.batches and self.batches_bytes + batch.size_bytes > JOINED_BYTES_MAX:
@@ -380,22 +370,33 @@ class Sequencer:
         base, end = group.end, Offset(group.end + messages.count)
         columns = base, self._history.last_timestamp, messages.subjects, messages.payloads
         run = PlainRecords(*columns) if fields is None else build_records(*columns, fields)
-        group.add(run, messages.count, end)
-        default, replies = self._validator.policy, messages.replies
-        differ = echoing = False
-        for row, policy in policies.items():
-            differ = differ or policy is not default
-            echoing = echoing or isinstance(replies[row], EchoingReply)
+        count = run.num_rows if isinstance(run, pa.RecordBatch) else len(run.payloads)
+        assert count == messages.count, f"S1: {count} records in [{base}, {end})"
+        if group.batches:
+            group.join_batches()
+        group.runs.append(run)
+        group.messages += count
+        group.end = end
+        offsets, policy = range(base, end), self._validator.policy
+        if policies or b"" in messages.replies:
+            self._note_acks(offsets, messages.replies, policies, group)
+        elif policy is not AckPolicy.NONE:
+            due = group.leaders if policy is AckPolicy.LEADER else group.commits
+            due.append(Acks(offsets, messages.replies))
+
+    def _note_acks(
+        self, offsets: range, replies: list[bytes], policies: dict[int, AckPolicy], group: SequencedGroup
+    ) -> None:
+        """Note whom to ack when, where not all have asked alike."""
+        default = self._validator.policy
+        echoing = any(isinstance(replies[row], EchoingReply) for row in policies)
         for policy, due in ((AckPolicy.LEADER, group.leaders), (AckPolicy.ALL, group.commits)):
-            if not differ and policy is not default:
-                continue
-            if not differ and b"" not in replies:
-                due.append(Acks(range(base, end), replies, echoing))
-                continue
             asked = [reply and policies.get(row, default) is policy for row, reply in enumerate(replies)]
-            if any(asked):
-                offsets = list(compress(range(base, end), asked))
-                due.append(Acks(offsets, list(compress(replies, asked)), echoing))
+            if all(asked):
+                due.append(Acks(offsets, replies, echoing))
+            elif any(asked):
+                chosen = list(compress(offsets, asked)), list(compress(replies, asked))
+                due.append(Acks(*chosen, echoing))
 
     def _store_batch(self, message: InspectedMessage, content: BatchContent, group: SequencedGroup) -> None:
         """Store what a batch envelope held, and note whom to ack: once, when its last record is."""
