@@ -20,6 +20,7 @@ Sources: nats-server ``server/parser.go`` and ``server/client.go`` (``processPub
 import json
 import re
 from enum import Enum
+from itertools import starmap
 from typing import Final
 
 from envelope.errors import RemoteProtocolError
@@ -161,10 +162,11 @@ class MessageParser:
             self._held.clear()
         self._held_bytes = self._wanted_bytes = 0
         taken, position = self._matcher.take(data) if len(data) >= COLUMNS_BYTES_MIN else ({}, 0)
+        if position == len(data):
+            return list(map(Block, taken, starmap(MessageBlock, taken.values())))
         run = _Run(taken)
         try:
-            if position < len(data):
-                position = self._take_by_grammar(data, position, run)
+            position = self._take_by_grammar(data, position, run)
         except NatsProtocolError as error:
             self._failure = error.description
             error.items = run.close()
@@ -299,8 +301,7 @@ class _Run:
 
     def close(self) -> list[ParsedItem]:
         """Close the open blocks; return all items."""
-        for sid, columns in self._open.items():
-            self._items.append(Block(sid, MessageBlock(*columns)))
+        self._items += map(Block, self._open, starmap(MessageBlock, self._open.values()))
         self._open.clear()
         self._by_digits.clear()
         return self._items
