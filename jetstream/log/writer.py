@@ -214,8 +214,10 @@ class LogWriter:
         end = self._reader.log_end_offset
         if batches[0][0].base < end and self._begins_inside(batches[0][0]):
             end = batches[0][0].base
-        _check_follows(batches, end, self._reader)
-        for run, groups in _runs(batches):
+        runs = _runs(batches, end, self._reader)
+        if self.failed is not None:
+            raise self.refusal() from self.failed
+        for run, groups in runs:
             self._append_run(run, groups, now)
 
     def _append_run(self, run: Sequence[SealedBatch], groups: int, now: TimestampUs) -> None:
@@ -225,7 +227,7 @@ class LogWriter:
             self.begin_epoch(first.leader_epoch, now, followed=True)
         if self._followed_groups + groups > FOLLOWED_GROUPS_MAX:
             self.sync()
-        with self.writing:
+        try:
             if not self.markers.followed:
                 self.markers.write_epochs(reader.epochs, followed=True)
             if self.markers.says_clean:
@@ -235,13 +237,19 @@ class LogWriter:
                 self._begin_inside(run[0])
                 run = run[1:]
             if run:
-                self._roll_as_leader(run[0][0])
+                header, segment = run[0][0], self.tail.segment
+                is_next = segment.base < segment.next == header.base and not segment.sealed
+                if not is_next or _common(header.flags, BatchFlags.ROLL):
+                    self._roll_as_leader(header)
                 written: list[Written] = []
                 for header, frame in run:
                     written.append((header, frame, last_txid_in(frame)))
                 self.tail.write(written)
                 self._followed_groups += groups
                 reader.log_end_offset = run[-1][0].next
+        except StorageError as error:
+            self.fail(error)
+            raise
         assert self._followed_groups <= FOLLOWED_GROUPS_MAX, f"L7: {self._followed_groups} groups"
 
     def _begins_inside(self, first: BatchHeader) -> bool:
@@ -259,10 +267,11 @@ class LogWriter:
         """
         empty, directory, (header, frame) = self.tail, self._reader.directory, batch
         segment = Segment(self._disk, directory, header.base)
-        tail = SegmentWriter(self._disk, directory, segment, self._disk.create(segment.path))
+        file = self._disk.create(segment.path)
+        tail = SegmentWriter(self._disk, directory, segment, file)
         try:
             tail.write([(header, frame, last_txid_in(frame))])
-            tail.sync()
+            file.sync()
             self._disk.sync_dir(directory)
         except JetstreamError as error:
             tail.close()
@@ -333,8 +342,15 @@ class LogWriter:
             StreamOffline: the log had failed before.
         """
         if self.durable_end < self._reader.log_end_offset:
-            with self.writing:
-                self.tail.sync()
+            if self.failed is not None:
+                raise self.refusal() from self.failed
+            file = self.tail.file
+            assert file is not None, "a log that has not failed takes appends"
+            try:
+                file.sync()
+            except StorageError as error:
+                self.fail(error)
+                raise
             self.mark_synced()
 
     def mark_synced(self) -> None:
@@ -392,31 +408,32 @@ class LogWriter:
         )
 
 
-def _check_follows(batches: Sequence[SealedBatch], end: Offset, reader: LogReader) -> None:
-    epoch, time = reader.epochs.last, newest_timestamp(reader.segments)
-    for header, _ in batches:
-        is_earlier = header.max_timestamp < time and BatchFlags.ROLL not in header.flags
-        if header.base != end or header.leader_epoch < epoch or is_earlier:
-            found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
-            raise CorruptDataError(f"batch {found} does not follow offset {end} of epoch {epoch} from {time}")
-        end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
-
-
-def _runs(batches: Sequence[SealedBatch]) -> list[tuple[Sequence[SealedBatch], int]]:
-    """Split where a segment or an epoch begins, and where a run would begin too many groups.
+def _runs(
+    batches: Sequence[SealedBatch], end: Offset, reader: LogReader
+) -> list[tuple[Sequence[SealedBatch], int]]:
+    """Split batches, which follow ``end``, where a segment or an epoch begins, or where groups are too many.
 
     Returns:
         The runs, each with how many groups it begins: at most `FOLLOWED_GROUPS_MAX`.
+
+    Raises:
+        CorruptDataError: a batch does not follow the one before it.
     """
+    epoch, time = reader.epochs.last, newest_timestamp(reader.segments)
     runs: list[tuple[Sequence[SealedBatch], int]] = []
     start, groups = 0, 0
     for row, (header, _) in enumerate(batches):
-        begins_group = _common(header.flags, BatchFlags.GROUP_START) > 0
-        begins_epoch = row > start and header.leader_epoch > batches[row - 1][0].leader_epoch
         rolls = _common(header.flags, BatchFlags.ROLL) > 0
-        if row > start and (rolls or begins_epoch or groups + begins_group > FOLLOWED_GROUPS_MAX):
+        is_earlier = header.max_timestamp < time and not rolls
+        if header.base != end or header.leader_epoch < epoch or is_earlier:
+            found = f"{header.base} of epoch {header.leader_epoch} from {header.max_timestamp}"
+            raise CorruptDataError(f"batch {found} does not follow offset {end} of epoch {epoch} from {time}")
+        begins_group = _common(header.flags, BatchFlags.GROUP_START) > 0
+        begins_run = rolls or header.leader_epoch > epoch or groups + begins_group > FOLLOWED_GROUPS_MAX
+        if row > start and begins_run:
             runs.append((batches[start:row], groups))
             start, groups = row, 0
         groups += begins_group
+        end, epoch, time = header.next, header.leader_epoch, header.max_timestamp
     runs.append((batches[start:], groups))
     return runs

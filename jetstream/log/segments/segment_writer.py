@@ -176,11 +176,6 @@ class SegmentWriter:
         file.truncate(segment.size)
         file.sync()
 
-    def sync(self) -> None:
-        """Return after fdatasync of the file; raises `FsyncFailed`."""
-        assert self.file is not None, _TAKES_APPENDS
-        self.file.sync()
-
     def close(self) -> None:
         """Close the file; again is allowed."""
         if self.file is not None:
