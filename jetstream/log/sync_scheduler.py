@@ -7,7 +7,7 @@ file system makes it wait for them (numbers in ADR 0002).
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from envelope.errors import FsyncFailed, JetstreamError
@@ -37,25 +37,31 @@ class SyncScheduler:
         self._file_seconds = _FIRST_GUESS_SECONDS
         self._all_seconds = _FIRST_GUESS_SECONDS
 
-    def sync(self, logs: Iterable[Log]) -> dict[Log, JetstreamError | None]:
+    def sync(self, logs: Collection[Log]) -> dict[Log, JetstreamError | None]:
         """Sync all dirty ``logs``; return for each log None if it is durable, or why it has failed.
 
         After an error the log is failed. An error of a sync of the whole disk fails every log it covered:
         which of them lost bytes cannot be known.
         """
-        outcomes: dict[Log, JetstreamError | None] = {}
         dirty: list[Log] = []
         for log in logs:
-            outcomes[log] = None
-            if log.writer.durable_end < log.reader.log_end_offset:
-                outcomes[log] = log.writer.failed
-                if log.writer.failed is None:
-                    dirty.append(log)
+            writer = log.writer
+            if writer.durable_end < log.reader.log_end_offset and writer.failed is None:
+                dirty.append(log)
         if len(dirty) < SYNC_ALL_LOGS_MIN or not self._prefers_all(len(dirty)) or not self._sync_all(dirty):
-            self._sync_each(dirty)
-        for log in dirty:
-            if log.writer.durable_end < log.reader.log_end_offset:
-                outcomes[log] = log.writer.failed
+            started = self._clock()
+            for log in dirty:
+                try:
+                    log.writer.sync()
+                except FsyncFailed:
+                    continue  # the log keeps the error as its `failed`, from where it is reported
+            if dirty:
+                mean = (self._clock() - started) / len(dirty)
+                self._file_seconds += _WEIGHT * (mean - self._file_seconds)
+        outcomes: dict[Log, JetstreamError | None] = {}
+        for log in logs:
+            is_dirty = log.writer.durable_end < log.reader.log_end_offset
+            outcomes[log] = log.writer.failed if is_dirty else None
         return outcomes
 
     def expected_seconds(self, count: int) -> float:
@@ -82,14 +88,3 @@ class SyncScheduler:
                 log.writer.mark_synced()
         self._all_seconds += _WEIGHT * (self._clock() - started - self._all_seconds)
         return True
-
-    def _sync_each(self, dirty: Sequence[Log]) -> None:
-        started = self._clock()
-        for log in dirty:
-            try:
-                log.writer.sync()
-            except FsyncFailed:
-                continue  # the log keeps the error as its `failed`, from where it is reported
-        if dirty:
-            mean = (self._clock() - started) / len(dirty)
-            self._file_seconds += _WEIGHT * (mean - self._file_seconds)

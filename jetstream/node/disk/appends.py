@@ -6,7 +6,7 @@ Each is written by the disk thread, or by the event loop where that is only a sh
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -318,28 +318,25 @@ class DiskCommit:
         for append in appends:
             if append.error is None and append.log.writer.config.sync is SyncMode.ALWAYS:
                 logs[append.log] = None
+        failures: Mapping[Log, JetstreamError | None] = {}
         if logs:
-            self._sync(appends, logs)
+            begun = time.perf_counter()
+            failures = self._scheduler.sync(logs.keys())
+            counters.sync_seconds += time.perf_counter() - begun
         counters.commits += 1
         for append in appends:
             if append.error is None:
+                append.error = failures.get(append.log)
+            if append.error is not None:
+                counters.failed_groups += 1
+            else:
                 counters.groups += 1
                 counters.records += append.records
-            else:
-                counters.failed_groups += 1
             if isinstance(append, GroupAppend):
                 if append.stored is not None and append.error is None:
                     append.stored()
             elif append.records and (self.unreplayed or not append.skip()):
                 self.unreplayed.append(append)  # to be replayed a little later, as that takes time
-
-    def _sync(self, appends: Sequence[AnyAppend], logs: Iterable[Log]) -> None:
-        begun = time.perf_counter()
-        failures = self._scheduler.sync(logs)
-        for append in appends:
-            if append.error is None:
-                append.error = failures.get(append.log)
-        self.counters.sync_seconds += time.perf_counter() - begun
 
     def replay(self) -> None:
         """Replay the stored batches of followers."""
