@@ -92,7 +92,11 @@ class Replica:
             if verified_batches(frame)[0][0].base < self.end:
                 continue
             append = FollowerAppend(
-                self.opened, frame, self.clock.wall(), self.high_watermark, high_watermark
+                self.opened,
+                frame,
+                self.clock.wall(),
+                high_watermark=self.high_watermark,
+                committed=high_watermark,
             )
             append.write()
             self.opened.log.writer.sync()

@@ -7,7 +7,7 @@ Each is written by the disk thread, or by the event loop where that is only a sh
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from envelope.errors import DiskFull, JetstreamError
@@ -100,7 +100,6 @@ class GroupAppend:
             _hold(self.log, self.note, held)
 
 
-@dataclass(slots=True, eq=False)
 class FollowerAppend:
     """A leader's batches on their way to a follower's disk.
 
@@ -120,22 +119,43 @@ class FollowerAppend:
         records: how many were written.
     """
 
-    opened: OpenedLog
-    data: Buffer
-    now: TimestampUs
-    high_watermark: Offset = NO_OFFSET
-    committed: Offset = NO_OFFSET
-    note: bytes = b""
-    error: JetstreamError | None = None
-    written: Callable[[], None] | None = None
-    batches: Sequence[SealedBatch] = ()
-    records: int = 0
-    log: Log = field(init=False)
-    size: int = field(init=False)
+    __slots__ = (
+        "batches",
+        "committed",
+        "data",
+        "error",
+        "high_watermark",
+        "log",
+        "note",
+        "now",
+        "opened",
+        "records",
+        "size",
+        "written",
+    )
 
-    def __post_init__(self) -> None:
-        self.log = self.opened.log
-        self.size = len(self.data)
+    def __init__(
+        self,
+        opened: OpenedLog,
+        data: Buffer,
+        now: TimestampUs,
+        *,
+        high_watermark: Offset = NO_OFFSET,
+        committed: Offset = NO_OFFSET,
+        note: bytes = b"",
+    ) -> None:
+        self.opened = opened
+        self.log = opened.log
+        self.data = data
+        self.now = now
+        self.high_watermark = high_watermark
+        self.committed = committed
+        self.note = note
+        self.error: JetstreamError | None = None
+        self.written: Callable[[], None] | None = None
+        self.batches: Sequence[SealedBatch] = ()
+        self.size = len(data)
+        self.records = 0
 
     def only_writes(self) -> bool:
         """See `GroupAppend.only_writes`."""

@@ -131,7 +131,9 @@ class LogIds:
             committed: the leader's, when it sent them.
         """
         sealed = verified_batches(b"".join(batch.frames for batch in batches))
-        append = FollowerAppend(self._opened, b"", self._clock.wall(), known, committed, batches=sealed)
+        now = self._clock.wall()
+        append = FollowerAppend(self._opened, b"", now, high_watermark=known, committed=committed)
+        append.batches = sealed
         return _Received(append, self._unreplayed, self.learn)
 
     def learn(self) -> None:

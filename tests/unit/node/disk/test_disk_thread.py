@@ -110,12 +110,12 @@ def test_what_is_refused_is_not_told_as_written_nor_what_comes_behind_it() -> No
         async with running(disk) as thread:
             assert await appended(thread, FollowerAppend(opened, first, NOW)) == [None]
             disk.faults[disk.calls + 1] = Fault(FaultKind.SHORT_WRITE, 100)
-            refused = FollowerAppend(opened, second, NOW, written=lambda: told.append("refused"))
-            behind = FollowerAppend(opened, third, NOW, written=lambda: told.append("behind"))
+            refused, behind = FollowerAppend(opened, second, NOW), FollowerAppend(opened, third, NOW)
+            refused.written, behind.written = partial(told.append, "refused"), partial(told.append, "behind")
             errors = await appended(thread, refused, behind)
             assert [type(error) for error in errors] == [DiskFull, DiskFull]
-            again = FollowerAppend(opened, first, NOW, written=lambda: told.append("again"))
-            garbage = FollowerAppend(opened, b"garbage", NOW, written=lambda: told.append("garbage"))
+            again, garbage = FollowerAppend(opened, first, NOW), FollowerAppend(opened, b"garbage", NOW)
+            again.written, garbage.written = partial(told.append, "again"), partial(told.append, "garbage")
             errors = await appended(thread, again, garbage)
             assert [type(error) for error in errors] == [CorruptDataError, CorruptDataError]
             assert (opened.log.failed, told) == (None, [])
@@ -154,7 +154,8 @@ def test_a_sync_that_fails_is_told_behind_the_write_and_nothing_is_learnt() -> N
             await appended(thread, FollowerAppend(opened, first, NOW))
             learnt = opened.history.last_timestamp
             disk.faults[disk.calls + 2] = Fault(FaultKind.SYNC_ERROR)
-            append = FollowerAppend(opened, second, NOW, written=lambda: told.append(1))
+            append = FollowerAppend(opened, second, NOW)
+            append.written = partial(told.append, 1)
             (error,) = await appended(thread, append)
         assert isinstance(error, FsyncFailed)
         assert told == [1]

@@ -292,8 +292,8 @@ def test_a_follower_counts_the_window_from_when_it_hears_of_a_late_commit() -> N
     log = opened(MemoryDisk())
     stale, fresh = frame(0, [record(0)]), frame(1, [record(50)])
     now = TimestampUs(NOW + 5_000)
-    for data, high_watermark, committed in ((stale, 0, 0), (fresh, 1, 2)):
-        take_in(log, FollowerAppend(log, data, now, Offset(high_watermark), Offset(committed)))
+    take_in(log, FollowerAppend(log, stale, now))
+    take_in(log, FollowerAppend(log, fresh, now, high_watermark=Offset(1), committed=Offset(2)))
     log.history.expire(TimestampUs(now + WINDOW_US - 1))
     assert log.history.dedupe.lookup(b"id0") == 0, "it was committed after it came"
     log.history.expire(TimestampUs(now + WINDOW_US))
