@@ -288,13 +288,12 @@ class DiskCommit:
             if append.log.writer.config.sync is SyncMode.ALWAYS:
                 to_sync += 1
                 syncs_unheard = syncs_unheard or append.written is None
-        if len(logs) < len(appends):
-            return CommitProgress.NOTHING  # what the second will be is known when the first is written
-        extent = CommitProgress.WRITTEN if to_sync and is_followed else CommitProgress.ALL
-        if extent is CommitProgress.WRITTEN and syncs_unheard:
-            # The thread is woken for the sync in any case, and nobody has it sooner.
+        progress = CommitProgress.WRITTEN if to_sync and is_followed else CommitProgress.ALL
+        # Of a log's second append is known what it will be when the first is written. Where the thread is
+        # woken for a sync in any case, nobody has it sooner.
+        if len(logs) < len(appends) or (progress is CommitProgress.WRITTEN and syncs_unheard):
             return CommitProgress.NOTHING
-        synced_here = to_sync if extent is CommitProgress.ALL else 0
+        synced_here = to_sync if progress is CommitProgress.ALL else 0
         sync_seconds = self._scheduler.expected_seconds(synced_here) if synced_here else 0.0
         if not self._inline_commits.allows(
             len(appends), size, begun, is_followed=is_followed, sync_seconds=sync_seconds
@@ -303,18 +302,15 @@ class DiskCommit:
         for append in appends:
             if not append.only_writes():
                 return CommitProgress.NOTHING
-        self._commit_here(appends, extent, begun)
-        return extent
-
-    def _commit_here(self, appends: Sequence[AnyAppend], extent: CommitProgress, begun: float) -> None:
         for callback in self.write(appends, only_writes=True):
             callback()
-        if extent is CommitProgress.ALL:
+        if progress is CommitProgress.ALL:
             self.finish(appends)
         failed = False
         for append in appends:
             failed = failed or append.error is not None
         self._inline_commits.took(time.perf_counter() - begun, begun, failed=failed)
+        return progress
 
     def write(self, appends: Sequence[AnyAppend], *, only_writes: bool = False) -> list[Callable[[], None]]:
         """Write all, and return the callbacks for that; ``only_writes``: of each it is known to be so."""

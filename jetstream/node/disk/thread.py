@@ -122,7 +122,7 @@ class DiskThread:
             StreamOffline: the node is stopping; nothing was handed over.
         """
         self._submit(_Appends(appends, done))
-        self.catch_up_queue.appending()
+        self.catch_up_queue.scheduler.appending(self._loop.time())
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""
@@ -139,6 +139,7 @@ class DiskThread:
         self._collected.append(job)
 
     def _hand_over(self) -> None:
+        """Commit here what is a matter of no time, and have the thread do the rest, if there is any."""
         jobs, self._collected = self._collected, []
         groups: list[_Appends] = []
         appends: list[AnyAppend] = []
@@ -146,59 +147,44 @@ class DiskThread:
             if isinstance(job, _Appends):
                 groups.append(job)
                 appends += job.appends
+        progress = CommitProgress.NOTHING
         # While the thread waits for a job, what is its own may be used here.
         is_idle = not self._under_way and not self._commit.unreplayed and not self._is_broken
+        readers = self.catch_up_queue
         if (
             is_idle
             and 0 < len(groups) == len(jobs)
-            and not self.catch_up_queue.are_taken  # the loop: a reader has a turn while the disk is at work
-            and self._commit_at_once(groups, appends)
+            # The loop: a reader has a turn while the disk is at work.
+            and not (readers.waiting or readers.scheduler.are_taken(self._loop.time()))
         ):
-            return
-        self._put(jobs)
-
-    def _put(self, jobs: Sequence[_Job]) -> None:
-        if jobs:
-            self._under_way += len(jobs)
-            self._queue.extend(jobs)
-            os.eventfd_write(self._wake, 1)
-
-    def _commit_at_once(self, groups: Sequence[_Appends], appends: Sequence[AnyAppend]) -> bool:
-        """Commit here, if that is a matter of no time, and have the thread do the rest, if there is any.
-
-        Args:
-            groups: what was handed over.
-            appends: all of theirs.
-
-        Returns:
-            False if nothing was done.
-        """
-        assert not self._under_way, f"N13: {self._under_way} jobs are under way"
-        assert not self._commit.unreplayed, f"N13: {len(self._commit.unreplayed)} appends are to be learnt"
-        try:
-            extent = self._commit.commit_shortly(appends)
-        except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
-            groups[0].failure = error
-            return False
-        if extent is CommitProgress.ALL:
+            try:
+                progress = self._commit.commit_shortly(appends)
+            except Exception as error:  # noqa: BLE001 - an error of ours: the thread raises it, and refuses all
+                groups[0].failure = error
+        assert progress is CommitProgress.NOTHING or not self._under_way, f"N13: {self._under_way} jobs"
+        if progress is CommitProgress.ALL:
             if self._commit.unreplayed:
-                self._put([_Call(_nothing, self._loop.create_future())])  # the thread replays before a call
+                self._submit(_Call(_nothing, self._loop.create_future()))  # the thread replays before a call
             self._on_committed(groups, from_thread=0)
-        elif extent is CommitProgress.WRITTEN:
+            return
+        if progress is CommitProgress.WRITTEN:
             for job in groups:
                 job.is_written = True
-            self._under_way += len(groups)
-            self._queue.extend(groups)
             # Behind what goes to followers now: meanwhile the thread would only wait for the interpreter.
             self._loop.call_soon(os.eventfd_write, self._wake, 1)
-        return extent is not CommitProgress.NOTHING
+        self._under_way += len(jobs)
+        self._queue.extend(jobs)
+        if jobs and progress is CommitProgress.NOTHING:
+            os.eventfd_write(self._wake, 1)
 
     def _on_committed(self, groups: Sequence[_Appends], from_thread: int) -> None:
         """Notify of outcomes, of which so many come ``from_thread``: all or none."""
         self._under_way -= from_thread
         for job in groups:
             job.done()
-        self.catch_up_queue.appended(len(groups))
+        readers = self.catch_up_queue
+        if readers.scheduler.appended(len(groups), self._loop.time()) and readers.waiting:
+            readers.resume_due()
 
     def _resolve(self, job: _Call) -> None:
         self._under_way -= 1

@@ -171,9 +171,9 @@ def test_readers_take_short_turns_while_something_is_stored() -> None:
         disk, begun_at = MemoryDisk(), asyncio.get_running_loop().time()
         async with running(disk) as thread:
             await thread.call(lambda: None)
-            assert thread.catch_up_queue._scheduler.length(begun_at) == TURN_BYTES
+            assert thread.catch_up_queue.scheduler.length(begun_at) == TURN_BYTES
             await appended(thread, FollowerAppend(following(disk), frames(1)[0], NOW))
-            assert thread.catch_up_queue._scheduler.length(begun_at) == SHORT_TURN_BYTES
+            assert thread.catch_up_queue.scheduler.length(begun_at) == SHORT_TURN_BYTES
 
     asyncio.run(scenario())
 
@@ -211,6 +211,28 @@ def test_readers_turns_learn_of_each_append_and_behind_its_outcome_that_it_is_do
             told.clear()
         await thread.stop()
 
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_waits_has_its_turn_when_the_last_append_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        disk, told = MemoryDisk(), list[str]()
+        log = begun(disk)
+        async with running(disk) as thread:
+            for _ in range(2):
+                thread.append(
+                    [GroupAppend(log, [batch_for(log, [b"x"])], NOW)], partial(told.append, "outcome")
+                )
+                thread.catch_up_queue.wait(partial(told.append, "turn"), goes_on=False)
+                await until(lambda: told[-1:] == ["turn"])
+                assert told == ["outcome", "turn"]
+                told.clear()
+
+    for limit in ("_PATIENCE_S", "_MOMENT_S"):
+        monkeypatch.setattr(f"jetstream.fetch.catch_up_scheduler.{limit}", 1e9)
+    monkeypatch.setattr("jetstream.node.runtime.catch_up_queue._LOOK_S", 1e9)  # no timer has it go on
     asyncio.run(scenario())
 
 
