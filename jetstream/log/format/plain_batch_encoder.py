@@ -211,12 +211,12 @@ def is_plain(frame: Buffer) -> bool:
 
     The records of such a batch have no key, headers or transaction id, and need not be decoded for that.
     """
-    metadata = bytearray(memoryview(frame)[: len(TEMPLATE.metadata)])
+    metadata = bytes(frame[: len(TEMPLATE.metadata)])
     if len(metadata) < len(TEMPLATE.metadata):
         return False
-    nodes = _NODES.unpack_from(metadata, TEMPLATE.fields.nodes)
-    blank(metadata)
-    return metadata == _BLANK_METADATA and nodes == _nodes(nodes[0])
+    count, *others = _NODES.unpack_from(metadata, TEMPLATE.fields.nodes)
+    is_alike = int.from_bytes(metadata) & _ALIKE == _ALIKE_METADATA
+    return is_alike and others == list(map(count.__mul__, _NODES_OF_ONE[1:]))
 
 
 def blank(metadata: bytearray) -> None:
@@ -252,12 +252,7 @@ def _lay_out(count: int, subject_bytes: int, value_bytes: int) -> tuple[tuple[in
         buffers += (position, length)
         position += length + -length % 8
     null_bytes = buffers[-2 * len(values)] - buffers[2 * len(before_nulls)]
-    return _nodes(count), buffers, null_bytes, position
-
-
-def _nodes(count: int) -> tuple[int, ...]:
-    present, nulls = (count, 0), (count, count)
-    return (*present, *present, *present, *nulls, *nulls, *_NO_ENTRIES, *nulls, *present)
+    return tuple(map(count.__mul__, _NODES_OF_ONE)), buffers, null_bytes, position
 
 
 _I64: Final = struct.Struct("<q")
@@ -265,8 +260,9 @@ _NODES: Final = struct.Struct("<20q")
 _BUFFERS: Final = struct.Struct("<48q")
 _NO_ENDS: Final = 4
 """Bytes of the offsets of an array without entries: the one at its start."""
-_NO_ENTRIES: Final = (0, 0) * 3
-"""Nodes of the headers' struct and its two fields."""
+_PRESENT, _NULL, _NO_ENTRIES = (1, 0), (1, 1), (0, 0)
+_NODES_OF_ONE: Final = (*_PRESENT * 3, *_NULL * 2, *_NO_ENTRIES * 3, *_NULL, *_PRESENT)
+"""Nodes of a batch of one record, with the headers' struct and its two fields; of n records n times that."""
 
 
 class Template(NamedTuple):
@@ -287,5 +283,8 @@ def _template() -> Template:
 
 
 TEMPLATE: Final = _template()
-_BLANK_METADATA: Final = bytearray(TEMPLATE.metadata)
-blank(_BLANK_METADATA)
+_MASK: Final = bytearray(b"\xff" * len(TEMPLATE.metadata))
+blank(_MASK)
+_ALIKE: Final = int.from_bytes(_MASK)
+"""The bits of the metadata that are the same in every plain batch."""
+_ALIKE_METADATA: Final = int.from_bytes(TEMPLATE.metadata) & _ALIKE
