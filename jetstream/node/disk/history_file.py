@@ -120,7 +120,7 @@ class PublisherStateFile:
         self._disk = disk
         self._path = f"{directory}/{NOTE_FILE}"
         self._noted = noted
-        self._latest = latest
+        self._end, self._txid = latest
         self._sessions = sessions
         self._fates = fates
         self._waiting: PublisherState | None = None
@@ -133,7 +133,7 @@ class PublisherStateFile:
     @property
     def latest(self) -> LastTxid:
         """The last txid of all records stored so far."""
-        return self._latest
+        return LastTxid(self._end, self._txid)
 
     def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
         """Record batches that the log has stored, and their records that are of a session."""
@@ -155,7 +155,9 @@ class PublisherStateFile:
 
         Let what is known now become the next note, if the search would be long without it.
         """
-        self._latest = LastTxid(end, self._latest.txid if txid is None else later(self._latest.txid, txid))
+        self._end = end
+        if txid is not None:
+            self._txid = later(self._txid, txid)
         for place in places:
             self._sessions.store(place)
         if places:
@@ -205,7 +207,7 @@ class PublisherStateFile:
         Raises:
             As `write`.
         """
-        self._fates.apply_observed(self._latest.end)
+        self._fates.apply_observed(self._end)
         if self.is_held_due(last_timestamp):
             self._write(self._noted, self._fates.overdue(last_timestamp))
 
@@ -216,10 +218,11 @@ class PublisherStateFile:
 
         ``unreplayed`` are the first offset whose name may not be known here yet, and its time.
         """
-        noted = self._noted.held
-        held = self._fates.overdue(last_timestamp)
-        if held is None and unreplayed is not None and self._fates.is_old(unreplayed[1], last_timestamp):
-            held = unreplayed[0]
+        noted, fates, held = self._noted.held, self._fates, None
+        if fates.held <= fates.newest:  # otherwise no name is held
+            held = fates.overdue(last_timestamp)
+        if held is None and unreplayed is not None and unreplayed[1] < last_timestamp:
+            held = unreplayed[0] if fates.is_old(unreplayed[1], last_timestamp) else None
         # An unclean election may take back more than the note holds.
         return held if held is not None and (noted is None or held < noted) else None
 
@@ -243,7 +246,7 @@ class PublisherStateFile:
         """
         if log.failed is not None:
             raise StreamOffline(f"nothing is noted of {log.directory}: {log.failed}") from log.failed
-        if self._changes != self._changes_noted or self._latest.txid != self._noted.last.txid:
+        if self._changes != self._changes_noted or self._txid != self._noted.last.txid:
             self._let_wait()
             log.writer.sync()
             self.write()
@@ -260,12 +263,13 @@ class PublisherStateFile:
             if self._sessions.find(session) != last:
                 self._sessions.put(session, last)
                 self._changes += 1
-        self._latest = self._latest._replace(txid=later(self._latest.txid, txid))
+        self._txid = later(self._txid, txid)
         self.write_before_removal(log)
 
     def cut_back(self, latest: LastTxid, sessions: PublisherSessions) -> None:
         """Go on from what is known of a log that was cut."""
-        self._latest, self._sessions = latest, sessions
+        self._end, self._txid = latest
+        self._sessions = sessions
         self._changes += 1
         if self._noted.last.end > latest.end:
             self.replace()
@@ -279,7 +283,7 @@ class PublisherStateFile:
             self.write()
 
     def _let_wait(self) -> None:
-        self._waiting = PublisherState(self._latest, sessions_of(self._sessions))
+        self._waiting = PublisherState(self.latest, sessions_of(self._sessions))
         self._changes_waiting = self._changes
 
 
