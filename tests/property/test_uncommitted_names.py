@@ -85,7 +85,7 @@ class Replica:
     def hear(self, high_watermark: Offset) -> None:
         """The leader has answered with no records."""
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
-        self.opened.observe(self.high_watermark, self.clock.wall())
+        self.opened.fates.observe(self.high_watermark, self.clock.wall())
 
     def follow(self, frames: list[bytes], high_watermark: Offset) -> None:
         for frame in frames:

@@ -159,7 +159,9 @@ class PublisherHistory:
         """Take in a stored batch whose records have neither message ids nor transaction ids."""
         self.begin_step(base)
         self.end = end
-        follow_time(self, last_timestamp)
+        if last_timestamp < self.last_timestamp:
+            follow_time(self, last_timestamp)
+        self.last_timestamp = last_timestamp
 
     def replay(
         self,
@@ -197,19 +199,17 @@ class PublisherHistory:
     def committed(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Take in that records below ``high_watermark`` stay, as is known at the wall clock's ``now``."""
         self.high_watermark = max(self.high_watermark, high_watermark)
-        self.dedupe.fates.committed(high_watermark, max(now, self.last_timestamp))
-        self.let_go(high_watermark)
+        fates = self.dedupe.fates
+        if high_watermark > fates.uncommitted:  # otherwise a follower has observed it before
+            fates.committed(high_watermark, max(now, self.last_timestamp))
+        steps = self._steps
+        while steps and steps[0].base < high_watermark:  # these records are never forgotten
+            steps.popleft()
 
     def lead_from(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Begin a reign whose leader knows that records below ``high_watermark`` are committed."""
         self.high_watermark = high_watermark
         self.dedupe.fates.committed(high_watermark, max(now, self.last_timestamp))
-
-    def let_go(self, high_watermark: Offset) -> None:
-        """Let go of what it would take to forget records below ``high_watermark``."""
-        steps = self._steps
-        while steps and steps[0].base < high_watermark:
-            steps.popleft()
 
     # --- what goes -----------------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ class FollowerAppend:
 
     def _replay_committed(self) -> None:
         history = self.opened.history
-        fates = history.dedupe.fates
+        fates = self.opened.fates
         if fates.observed:
             fates.apply_observed(history.end)
         assert fates.uncommitted >= history.high_watermark, f"{fates.uncommitted} of {history.high_watermark}"

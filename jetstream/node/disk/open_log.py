@@ -50,6 +50,7 @@ class OpenedLog:
     Attributes:
         log: itself.
         history: what a sequencer must know; its high watermark is the caller's to set.
+        fates: of the history's records; a follower observes there what is committed.
         note: keeps the note of the last transaction id and of the sessions.
         is_stale: what must be remembered could not be read back, and is to be before anything is stored.
     """
@@ -60,17 +61,14 @@ class OpenedLog:
         self._disk = disk
         dedupe = DedupeWindow(window_us(config.dedupe_window), config.dedupe_ids_max)
         self.history, self.note = self._read_back(dedupe, PublisherSessions(window_us(config.session_window)))
+        self.fates = self.history.dedupe.fates
         self._replayed_end = log.log_end_offset
         self._first_unreplayed: tuple[Offset, TimestampUs] | None = None
         self.is_stale = False
 
-    def observe(self, high_watermark: Offset, now: TimestampUs) -> None:
-        """Record later that all below is committed, as was known ``now``. Other threads may call."""
-        self.history.dedupe.fates.observe(high_watermark, now)
-
     def apply_observed(self) -> None:
-        """Record the commits that `observe` kept, as far as their records are known."""
-        self.history.dedupe.fates.apply_observed(self.history.end)
+        """Record the commits that `RecordFates.observe` kept, as far as their records are known."""
+        self.fates.apply_observed(self.history.end)
 
     def must_hold(self, batches: Sequence[SealedBatch], committed: Offset) -> Offset | None:
         """Return what must be noted before ``batches`` are stored: see `PublisherStateFile.must_hold`.
@@ -79,9 +77,8 @@ class OpenedLog:
         """
         if not batches:
             return None
-        fates = self.history.dedupe.fates
-        if fates.observed:
-            fates.apply_observed(self.history.end)
+        if self.fates.observed:
+            self.fates.apply_observed(self.history.end)
         if self._first_unreplayed is None or self._replayed_end == self.log.reader.log_end_offset:
             self._first_unreplayed = None
             for header, _ in batches:
@@ -159,8 +156,9 @@ class OpenedLog:
         before = self.history
         dedupe = DedupeWindow(before.dedupe.window_us, before.dedupe.names_max)
         sessions = PublisherSessions(before.sessions.window_us)
-        overdue = before.dedupe.fates.overdue(before.last_timestamp)
+        overdue = self.fates.overdue(before.last_timestamp)
         self.history, self.note = self._read_back(dedupe, sessions, overdue)
+        self.fates = dedupe.fates
         self._replayed_end = self.log.log_end_offset
         self.is_stale = False
 
@@ -219,9 +217,8 @@ class OpenedLog:
         history = PublisherHistory(dedupe, sessions=sessions)
         noted = read_note(self._disk, log.directory)
         was_cut = noted.last.end > log.log_end_offset
-        if not was_cut:
-            for session, last in noted.sessions:
-                sessions.put(session, last)
+        for session, last in () if was_cut else noted.sessions:
+            sessions.put(session, last)
         unnoted = Offset(0) if was_cut else noted.last.end
         window_start = TimestampUs(max(0, log.reader.last_timestamp - dedupe.window_us))
         held = _start_of_history(log, window_start)
@@ -238,9 +235,10 @@ class OpenedLog:
                 history.skip(header.base, header.next, header.max_timestamp)
             else:
                 history.replay(header.base, header.next, header.leader_epoch, decode(frame)[1], unnoted)
+            if header.base < unnoted:
+                history.keep_all()  # so that the note's sessions do not go with their records
         history.end = log.log_end_offset
         history.last_timestamp = log.reader.last_timestamp
-        history.let_go(unnoted)  # so that the note's sessions do not go with their records
         if was_cut:
             _restore(noted, sessions, log.log_end_offset)
         txid = history.txid if was_cut and history.txid is not None else later(noted.last.txid, history.txid)

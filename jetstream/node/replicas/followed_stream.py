@@ -142,7 +142,7 @@ class FollowingStream:
                 case BatchesMessage():
                     self._append(action)
                 case AdvanceHighWatermark(high_watermark):
-                    self._context.opened.observe(high_watermark, services.clock.wall())
+                    self._context.opened.fates.observe(high_watermark, services.clock.wall())
                     for watcher in tuple(self._context.watchers):
                         watcher(high_watermark)
                 case _:

@@ -144,7 +144,7 @@ class LogIds:
 
     def hear(self, high_watermark: Offset) -> None:
         """Take in that all below is committed."""
-        self._opened.observe(high_watermark, self._clock.wall())
+        self._opened.fates.observe(high_watermark, self._clock.wall())
 
     def cut(self) -> None:
         """Forget what is not in the log any more; or a reign has ended."""

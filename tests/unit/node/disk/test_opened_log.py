@@ -194,7 +194,7 @@ def test_a_log_that_begins_anew_remembers_nothing_and_learns_on() -> None:
 
 def noted(log: OpenedLog, high_watermark: int) -> bool:
     """Let a note be written if the upkeep of the log finds it due; what is committed was so soon."""
-    log.observe(Offset(high_watermark), TimestampUs(0))
+    log.fates.observe(Offset(high_watermark), TimestampUs(0))
     log.apply_observed()
     upkeep = Upkeep(log.log, SystemClock(), lambda: Offset(high_watermark), lambda: log.note)
     if not upkeep.note_due():
@@ -224,7 +224,7 @@ def test_a_start_knows_what_is_not_committed_however_old_it_is() -> None:
     log = opened(disk)
     old = frame(0, [record(0), record(1)])
     follow(log, old)
-    log.observe(Offset(1), TimestampUs(NOW))
+    log.fates.observe(Offset(1), TimestampUs(NOW))
     take_in(log, FollowerAppend(log, frame(2, [record(99)]), NOW))
     assert b'"held":1' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}"), "before the young one is stored"
     assert log.history.dedupe.lookup(b"id1") == 1, "its fate is unknown"
@@ -255,7 +255,7 @@ def test_a_start_knows_what_is_not_committed_behind_a_cut_of_what_was() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     follow(log, frame(0, [record(0), record(1)]), frame(2, [record(2), record(3)]))
-    log.observe(Offset(3), TimestampUs(NOW))
+    log.fates.observe(Offset(3), TimestampUs(NOW))
     take_in(log, FollowerAppend(log, frame(4, [record(99)]), NOW))
     assert b'"held":3' in file_content(disk, f"{DIRECTORY}/{NOTE_FILE}")
     log.log.truncate_to(Offset(2))
@@ -272,7 +272,7 @@ def test_what_a_follower_hears_of_a_late_commit_without_records_is_noted_until_t
     take_in(log, FollowerAppend(log, frame(0, [record(0)]), NOW))
     take_in(log, FollowerAppend(log, frame(1, [record(15)]), NOW))
     heard = log.history.last_timestamp
-    log.observe(Offset(2), heard)
+    log.fates.observe(Offset(2), heard)
     assert not noted(log, 2)
     again = opened(disk.power_loss(nothing_survives))
     again.history.expire(TimestampUs(heard + WINDOW_US - 1))

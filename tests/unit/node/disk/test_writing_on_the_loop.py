@@ -407,7 +407,7 @@ def test_a_leader_notes_what_is_not_committed_before_it_stores_what_is_younger(o
         disk = MemoryDisk()
         log = opened(disk)
         follow(log, frame(0, [record(0), record(1)]))
-        log.observe(Offset(1), TimestampUs(NOW))
+        log.fates.observe(Offset(1), TimestampUs(NOW))
         begin_reign(log, LeaderEpoch(2), NOW)
         log.history.dedupe.fates.hold_from(Offset(1))
         young = GroupAppend(log.log, [batch_for(log.log, [b"x"], NOW + 2 * WINDOW_US)], NOW, note=log.note)
