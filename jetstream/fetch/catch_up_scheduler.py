@@ -50,6 +50,9 @@ of two, with a tenth of the time for turns, all readers together use one for les
 class CatchUpScheduler:
     """Decides the length of a turn, and the time of the next one. Seconds of the loop's clock.
 
+    Attributes:
+        taken_until_s: until then there are readers that catch up.
+
     Invariants:
         F9: while something is stored, turns take no more than their share of the time, but for one turn and
             what was saved.
@@ -73,7 +76,7 @@ class CatchUpScheduler:
         self._under_way = 0
         self._done_s = 0.0
         self._due_s = 0.0
-        self._taken_s = float("-inf")
+        self.taken_until_s = float("-inf")
 
     def appending(self, now_s: float) -> None:
         """Record that an append has begun; `appended` follows when it is done."""
@@ -96,7 +99,7 @@ class CatchUpScheduler:
 
         Turns while nothing is stored are free, but for the last one, which may still keep a core busy.
         """
-        self._taken_s = now_s
+        self.taken_until_s = now_s + _TAKING_S
         cost_s = min(cost_s, _COST_S_MAX) + local_bytes / self._local_bytes_a_second
         earliest_s = now_s - _SAVED_S
         begun_s = max(self._due_s, earliest_s) if now_s < self._storing_until_s else earliest_s
@@ -105,10 +108,6 @@ class CatchUpScheduler:
     def rest_s(self, worked_s: float, now_s: float) -> float:
         """Return the rest of a thread that has worked for readers, so that its work keeps to the share."""
         return 0.0 if now_s >= self._storing_until_s else min(worked_s, _COST_S_MAX) * (1 / self._share - 1)
-
-    def are_taken(self, now_s: float) -> bool:
-        """Return whether there are readers that catch up."""
-        return now_s <= self._taken_s + _TAKING_S
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until the next turn of a reader that catches up; 0: it may be now.

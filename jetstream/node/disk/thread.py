@@ -155,7 +155,7 @@ class DiskThread:
             is_idle
             and 0 < len(groups) == len(jobs)
             # The loop: a reader has a turn while the disk is at work.
-            and not (readers.waiting or readers.scheduler.are_taken(self._loop.time()))
+            and not (readers.waiting or self._loop.time() <= readers.scheduler.taken_until_s)
         ):
             try:
                 progress = self._commit.commit_shortly(appends)
