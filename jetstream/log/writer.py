@@ -138,7 +138,8 @@ class LogWriter:
     def only_writes(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> bool:
         """Return whether `append_group` would write once at most: sync nothing, begin or replace no file."""
         tail, is_clean = self.tail, self.markers.says_clean
-        return tail.goes_on and not is_clean and not tail.roll_due(batches, now, self.config)
+        goes_on = tail.file is not None and tail.segment.next != tail.segment.base
+        return goes_on and not is_clean and not tail.roll_due(batches, now, self.config)
 
     def only_writes_sealed(self, batches: Sequence[SealedBatch]) -> bool:
         """As `only_writes`, of `append_sealed`."""
@@ -147,9 +148,9 @@ class LogWriter:
             if _common(header.flags, BatchFlags.ROLL) or header.leader_epoch != last_epoch:
                 return False
             groups += _common(header.flags, BatchFlags.GROUP_START) > 0
-        markers = self.markers
+        markers, tail, segment = self.markers, self.tail, self.tail.segment
         is_short = groups <= FOLLOWED_GROUPS_MAX and markers.followed and not markers.says_clean
-        return is_short and self.tail.goes_on
+        return is_short and tail.file is not None and not segment.sealed and segment.next != segment.base
 
     def append_group(self, batches: Sequence[UnsealedBatch], now: TimestampUs) -> None:
         """Write batches that follow each other with one call, all or none; not durable before `sync`.
@@ -341,7 +342,8 @@ class LogWriter:
             FsyncFailed: the log has failed; batches appended since the last sync may be lost.
             StreamOffline: the log had failed before.
         """
-        if self.durable_end < self._reader.log_end_offset:
+        end = self._reader.log_end_offset
+        if self.durable_end < end:
             if self.failed is not None:
                 raise self.refusal() from self.failed
             file = self.tail.file
@@ -351,7 +353,7 @@ class LogWriter:
             except StorageError as error:
                 self.fail(error)
                 raise
-            self.mark_synced()
+            self.durable_end, self._followed_groups = end, 0
 
     def mark_synced(self) -> None:
         """Record that everything appended so far is durable, by a sync of this file or of the disk."""

@@ -45,12 +45,6 @@ class SegmentWriter:
         """Whether the active segment holds no batch."""
         return self.segment.next == self.segment.base
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether the next batch may be just one more in the active segment."""
-        segment = self.segment
-        return self.file is not None and not segment.sealed and segment.next != segment.base
-
     def roll_due(self, batches: Sequence[UnsealedBatch], now: TimestampUs, config: LogConfig) -> bool:
         """Return whether ``batches``, which are written together, must begin a new segment.
 
