@@ -71,7 +71,8 @@ class Life:
         self.log.writer.append_group((batch,), now)
         if self.log.writer.config.sync is SyncMode.ALWAYS:
             self.log.writer.sync()
-        self.note.appended([batch])
+        mark = TxidMark(batch.leader_epoch, base, batch.last_txid) if batch.last_txid is not None else None
+        self.note.appended(batch.next, mark, batch.size)
         self.upkeep.appended()
 
     def append_session(self, sequence: int, size: int = 1) -> None:
@@ -84,7 +85,8 @@ class Life:
         self.log.writer.append_group((batch,), now)
         if self.log.writer.config.sync is SyncMode.ALWAYS:
             self.log.writer.sync()
-        self.note.appended([batch], [StoredPlace(SessionPlace(b"p", sequence, sequence - 1), base, now)])
+        place = StoredPlace(SessionPlace(b"p", sequence, sequence - 1), base, now)
+        self.note.appended(batch.next, None, batch.size, [place])
         self.upkeep.appended()
 
     @property

@@ -14,6 +14,7 @@ from jetstream.ingest.machine import (
 )
 from jetstream.log.format.batch import verified_batches
 from jetstream.log.format.plain_batch_encoder import encode_records
+from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.disk.log_upkeep import Upkeep
 from jetstream.node.disk.open_log import OpenedLog, begin_reign, open_log
 from jetstream.node.runtime.clock import SystemClock
@@ -274,10 +275,11 @@ class Run:
         if self.refuses:
             return published(machine.append_refused(DiskFull("full")))
         batches = encode_records(append.records, append.base, append.leader_epoch)
-        log.writer.append_group(batches, now)
+        group = GroupAppend(log, batches, now)
+        group.write()
         log.writer.sync()
         self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
-        self.opened.note.appended(batches, append.places)
+        self.opened.note.appended(group.end, group.txid, group.size, append.places, len(batches))
         answers = published(machine.appended(log.log_end_offset))
         return answers + published(machine.committed(Offset(log.log_end_offset), now))
 

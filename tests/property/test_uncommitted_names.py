@@ -187,9 +187,11 @@ class Run:
             values = arrow_records(append.records)["value"].to_pylist()
             stored = {value.decode() for value in values if value is not None}
             batches = encode_records(append.records, append.base, append.leader_epoch)
-            GroupAppend(log, batches, now, note=self.leader.opened.note).write()
+            note = self.leader.opened.note
+            group = GroupAppend(log, batches, now, note=note)
+            group.write()
             log.writer.sync()
-            self.leader.opened.note.appended(batches, append.places)
+            note.appended(group.end, group.txid, group.size, append.places, len(batches))
             self.frames.append(b"".join(bytes(batch.frame) for batch in batches))
             self.machine.appended(log.log_end_offset)
         for name in names:

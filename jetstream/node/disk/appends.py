@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from envelope.errors import DiskFull, JetstreamError
 from envelope.types import NO_OFFSET, Buffer, Offset, SyncMode, TimestampUs
+from jetstream.ingest.publishers.history import TxidMark
 from jetstream.log.format.batch import SealedBatch, UnsealedBatch, verified_batches
 from jetstream.log.inline_commits import InlineCommitPolicy
 from jetstream.log.log import Log
@@ -39,6 +40,7 @@ class GroupAppend:
         end: offset after the last record.
         records: how many it has.
         size: bytes to be written.
+        txid: of the last record that has one.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class GroupAppend:
         "records",
         "size",
         "stored",
+        "txid",
         "written",
     )
 
@@ -76,8 +79,11 @@ class GroupAppend:
         self.end = batches[-1].next
         self.records = self.end - self.base
         self.size = 0
+        self.txid: TxidMark | None = None
         for batch in batches:
             self.size += batch.size
+            if batch.last_txid is not None:
+                self.txid = TxidMark(batch.leader_epoch, batch.base, batch.last_txid)
 
     def only_writes(self) -> bool:
         """Return whether `write` will be one write and nothing else that a disk is asked for."""

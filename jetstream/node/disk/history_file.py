@@ -43,7 +43,6 @@ from jetstream.ingest.publishers.record_fates import RecordFates
 from jetstream.ingest.publishers.sessions import PublisherSession, PublisherSessions, StoredPlace
 from jetstream.log.disk.port import Disk
 from jetstream.log.disk.state_file import Json, decode_state, encode_state, natural, read_whole, write_state
-from jetstream.log.format.batch import UnsealedBatch
 from jetstream.log.log import Log
 from jetstream.log.state.epochs import NO_EPOCH
 from jetstream.replica.wire import HEADER_BYTES_MAX
@@ -135,15 +134,7 @@ class PublisherStateFile:
         """The last txid of all records stored so far."""
         return LastTxid(self._end, self._txid)
 
-    def appended(self, batches: Sequence[UnsealedBatch], places: Sequence[StoredPlace] = ()) -> None:
-        """Record batches that the log has stored, and their records that are of a session."""
-        for batch in batches:
-            own = [place for place in places if batch.base <= place.offset < batch.next] if places else ()
-            txid = batch.last_txid
-            mark = None if txid is None else TxidMark(batch.leader_epoch, batch.base, txid)
-            self.replayed(batch.next, mark, batch.size, own)
-
-    def replayed(
+    def appended(
         self,
         end: Offset,
         txid: TxidMark | None,

@@ -97,7 +97,7 @@ class OpenedLog:
                 return False
         for header, frame in self._stored(batches):
             self.history.skip(header.base, header.next, header.max_timestamp)
-            self.note.replayed(header.next, None, len(frame))
+            self.note.appended(header.next, None, len(frame))
             self._replayed_end = header.next
         return True
 
@@ -111,7 +111,7 @@ class OpenedLog:
             for header, frame in self._stored(batches):
                 records = records_of(header, frame)
                 places = self.history.replay(header.base, header.next, header.leader_epoch, records)
-                self.note.replayed(header.next, self.history.txid, len(frame), places)
+                self.note.appended(header.next, self.history.txid, len(frame), places)
                 self._replayed_end = header.next
         except CorruptDataError as error:
             _log.error("unreadable batch directory=%s error=%s runbook=RB-01", self.log.directory, error)
@@ -257,7 +257,7 @@ class OpenedLog:
         )
         if was_cut and log.failed is None:
             note.replace()
-        note.replayed(latest.end, None, searched_bytes, batches=searched_batches)
+        note.appended(latest.end, None, searched_bytes, batches=searched_batches)
         return history, note
 
 

@@ -108,9 +108,11 @@ class AppendLoop:
                 batches = encode_records(
                     append.records, append.base, append.leader_epoch, self._context.config.compression
                 )
-                group = GroupAppend(self._context.log, batches, now)
-                group.note = self._context.opened.note
-                group.stored = partial(self._context.opened.note.appended, batches, append.places)
+                group, note = GroupAppend(self._context.log, batches, now), self._context.opened.note
+                group.note = note
+                group.stored = partial(
+                    note.appended, group.end, group.txid, group.size, append.places, len(batches)
+                )
                 if self._driver.is_replicated:
                     group.written = partial(self._driver.written, batches)
                 return group

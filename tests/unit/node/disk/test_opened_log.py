@@ -205,7 +205,7 @@ def noted(log: OpenedLog, high_watermark: int) -> bool:
 
 def note_due(log: OpenedLog) -> None:
     """Let so much pass that a note is due."""
-    log.note.replayed(log.log.log_end_offset, None, 1 << 30)
+    log.note.appended(log.log.log_end_offset, None, 1 << 30)
 
 
 def test_nothing_is_noted_of_what_is_not_committed() -> None:
