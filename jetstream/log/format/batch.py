@@ -120,7 +120,18 @@ class UnsealedBatch:
     def __init__(
         self, frame: memoryview, digits: int, header: BatchHeader, last_txid: int | None = None
     ) -> None:
+        """Write ``header`` into ``frame``, at ``digits``."""
         assert header.base < header.next, f"U1: [{header.base}, {header.next})"
+        fields = _FIELDS.pack(
+            header.version,
+            header.flags,
+            header.base,
+            header.next,
+            header.leader_epoch,
+            header.max_timestamp,
+            header.crc,
+        )
+        frame[digits : digits + ENTRY_DIGITS] = fields.hex().encode()
         self.frame = frame
         self.size = len(frame)
         self._digits = digits
@@ -182,9 +193,7 @@ def encode_kept(records: pa.RecordBatch, header: BatchHeader, compression: Compr
 def with_header(frame: Buffer, header: BatchHeader) -> memoryview:
     """Return a copy of a good batch under another header, CRC anew."""
     copy = memoryview(bytearray(frame))
-    digits = _found(copy).digits
-    copy[digits : digits + ENTRY_DIGITS] = digits_of(header)
-    return UnsealedBatch(copy, digits, header).seal(header.flags)
+    return UnsealedBatch(copy, _found(copy).digits, header).seal(header.flags)
 
 
 def tail_of(frame: Buffer, offset: Offset, later: TimestampUs) -> tuple[BatchHeader, memoryview]:
@@ -225,7 +234,7 @@ def _encoded(records: pa.RecordBatch, header: BatchHeader, compression: Compress
         compression = Compression.NONE
     sink = pa.BufferOutputStream()
     writer = pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS[compression])
-    writer.write_batch(records, custom_metadata={ENTRY_KEY: digits_of(header)})
+    writer.write_batch(records, custom_metadata={ENTRY_KEY: b"0" * ENTRY_DIGITS})
     # The writer stays unclosed: closing would only add an end-of-stream marker behind the message.
     view = memoryview(sink.getvalue()).cast("B")
     message = view[_WRITERS_SCHEMA_BYTES:]
@@ -411,17 +420,3 @@ def _found(frame: Buffer) -> Frame:
     if found is None:
         raise CorruptDataError(f"{len(frame)} bytes end inside a message's metadata")
     return found
-
-
-def digits_of(header: BatchHeader) -> bytes:
-    """Return the value of the header entry."""
-    fields = _FIELDS.pack(
-        header.version,
-        header.flags,
-        header.base,
-        header.next,
-        header.leader_epoch,
-        header.max_timestamp,
-        header.crc,
-    )
-    return fields.hex().encode()

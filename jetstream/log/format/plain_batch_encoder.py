@@ -33,7 +33,6 @@ from jetstream.log.format.batch import (
     BatchFlags,
     BatchHeader,
     UnsealedBatch,
-    digits_of,
     encode,
     encode_group,
 )
@@ -154,7 +153,6 @@ def encode_plain(records: PlainRecords, leader_epoch: LeaderEpoch) -> UnsealedBa
             shape.padding,
         )
     )
-    frame[TEMPLATE.digits : TEMPLATE.digits + ENTRY_DIGITS] = digits_of(header)
     assert len(frame) == shape.size, "what was joined is what was laid out"
     return UnsealedBatch(memoryview(frame), TEMPLATE.digits, header)
 
