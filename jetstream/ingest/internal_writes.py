@@ -152,7 +152,7 @@ class InternalWrites:
         history.last_timestamp = max(now, history.last_timestamp)
         group, records = self._gathered(history.end, history.last_timestamp)
         self._in_flight.append(group)
-        history.end_step(group.end)
+        history.end = group.end
         return InternalAppend(self._built(group, records), group.base, self._leader_epoch)
 
     def appended(self, end: Offset) -> None:

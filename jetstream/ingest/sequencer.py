@@ -143,7 +143,7 @@ class Sequencer:
             group.join_batches()
         if group.runs:
             group.records = group.runs[0] if len(group.runs) == 1 else Runs(tuple(group.runs))
-        history.end_step(group.end)
+        history.end = group.end
         return group
 
     def _sequence_run(self, messages: MessageBlock, group: SequencedGroup) -> None:

@@ -123,7 +123,9 @@ class PublisherHistory:
     # --- what comes ----------------------------------------------------------------------------------
 
     def begin_step(self, base: Offset) -> Step:
-        """Note what is known before the records from ``base`` on come."""
+        """Note what is known before the records from ``base`` on come; they end at `end`."""
+        if self._steps and self._steps[-1].base == base:
+            self._steps.pop()  # nothing came, and so there is nothing to be taken back
         step = Step(
             base=base,
             last_timestamp=self.last_timestamp,
@@ -134,12 +136,6 @@ class PublisherHistory:
         )
         self._steps.append(step)
         return step
-
-    def end_step(self, end: Offset) -> None:
-        """Note where the records that came last end; if none came, there is nothing to be taken back."""
-        if self._steps[-1].base == end:
-            self._steps.pop()
-        self.end = end
 
     def store(self, place: StoredPlace, step: Step) -> None:
         """Take in a record that is of a session."""
@@ -176,7 +172,7 @@ class PublisherHistory:
         Sessions know of the records below ``sessions_from`` already.
         """
         step = self.begin_step(base)
-        self.end_step(end)
+        self.end = end
         if records.num_rows == 0:
             return ()
         last_row = records.num_rows - 1

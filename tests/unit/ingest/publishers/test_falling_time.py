@@ -28,7 +28,7 @@ def store(history: PublisherHistory, now: int) -> bytes:
     history.expire(history.last_timestamp)
     name = b"%d" % offset
     history.dedupe.remember_new((name,), offset, history.last_timestamp)
-    history.end_step(Offset(offset + 1))
+    history.end = Offset(offset + 1)
     return name
 
 
