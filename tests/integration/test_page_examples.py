@@ -148,7 +148,7 @@ def test_the_answers_on_the_request_apis_page_have_the_keys_of_real_ones(tmp_pat
                 **{name: {} for name in ("cluster.info", "cluster.rotate_key", "group.list")},
                 "group.info": {"group": "shipping"},
                 "group.coordinator": {"group": "shipping"},
-                "read": {"stream": "orders", "subject": "orders.eu.>"},
+                "read": {"stream": "orders", "subject": "orders.eu.*"},
                 "group.join": {"group": "shipping"},
                 "group.delete": {"group": "shipping"},
                 "stream.delete": {"name": "orders"},
