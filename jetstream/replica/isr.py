@@ -1,11 +1,15 @@
 """The in-sync replicas as their leader must see them: the ISR of the catalogue, and what may be it by now."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from envelope.types import LeaderEpoch, MonotonicNs, NodeId
 from jetstream.replica.leader_events import IsrRefused, ProposeIsr
 from metadata.catalog.commands import NodeAtEpoch
 from metadata.catalog.events import CommandRefused
+
+_DOUBLED_MAX: Final = 4
+"""How often the time to the next repeat doubles."""
 
 
 @dataclass(slots=True)
@@ -16,6 +20,11 @@ class Proposal:
     expected_version: int
     isr: tuple[NodeAtEpoch, ...]
     sent_at: MonotonicNs
+    repeats: int = 0
+
+    def sent_again(self, now: MonotonicNs) -> None:
+        """Note that it is repeated."""
+        self.sent_at, self.repeats = now, self.repeats + 1
 
     def as_action(self, leader_epoch: LeaderEpoch) -> ProposeIsr:
         """Return what is to be sent, first or again, in that reign."""
@@ -44,9 +53,15 @@ class InSyncReplicas:
         self._proposals = 0
 
     def due_at(self, retry_interval_ns: int) -> MonotonicNs:
-        """Return when the proposal that is out is sent again, or from when on there may be one."""
+        """Return when the proposal that is out is sent again, or from when on there may be one.
+
+        Each repeat is later: those before may wait in the queue of a metadata log that is behind, which would
+        never catch up with repeats that come faster than it applies them.
+        """
         proposal = self.proposal
-        return self.propose_after if proposal is None else MonotonicNs(proposal.sent_at + retry_interval_ns)
+        if proposal is None:
+            return self.propose_after
+        return MonotonicNs(proposal.sent_at + (retry_interval_ns << min(proposal.repeats, _DOUBLED_MAX)))
 
     def propose(self, isr: tuple[NodeAtEpoch, ...], now: MonotonicNs) -> Proposal:
         """Note that ``isr`` is proposed."""

@@ -336,8 +336,8 @@ class Leader(SteadyLeader):
     def _propose(self, now: MonotonicNs) -> Iterator[Action]:
         proposal = self.isr.proposal
         if proposal is not None:
-            if now >= proposal.sent_at + self._settings.retry_interval_ns:
-                proposal.sent_at = now
+            if now >= self.isr.due_at(self._settings.retry_interval_ns):
+                proposal.sent_again(now)
                 yield proposal.as_action(self.leader_epoch)
             return
         if now < self.isr.propose_after:

@@ -31,7 +31,8 @@ class ReplicaSettings:
 
     retry_interval_ns: int = 750 * _MS
     """How long until what went wrong is tried again: a fetch that was refused, whose connection broke or
-    whose answer could not be used, and a proposal that was refused or whose outcome is not known.
+    whose answer could not be used, and a proposal that was refused. One whose outcome is not known is
+    repeated after it, then after twice as long, up to 16 times as long.
     """
 
     fetch_timeout_ns: int = 30_000 * _MS

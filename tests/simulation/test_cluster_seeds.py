@@ -15,6 +15,9 @@ _FIRST = first_seed(3)
 _MISJUDGED = (9604574,)
 """Clusters that did nothing wrong, and of which a checker once said that they did."""
 
+_FLOODED = 72006727
+"""A metadata log that took 50 ms for an entry never caught up with the repeats of one proposal."""
+
 _STRUCK = ("kill", "stop", "pause", "resume", "wipe", "sync_failed", "crash_after_write", "strike_reassign")
 _ALONE = ("cut_all", "cut_raft_alone", "cut_saying_alone", "cut_replication_alone")
 _METADATA = ("elected", "steward", "compacted", "restored", "truncated", "command_refused")
@@ -40,6 +43,10 @@ def test_new_seeds_of_clusters_keep_every_law_and_converge_and_go_through_every_
 
 def test_seeds_that_were_misjudged_are_judged_rightly() -> None:
     run_all("cluster", run, _MISJUDGED)
+
+
+def test_a_slow_metadata_log_is_not_flooded_with_repeats() -> None:
+    assert run_all("cluster", run, (_FLOODED,))
 
 
 @pytest.mark.deep

@@ -140,7 +140,7 @@ _ISR_CHANGES: Final = (
     _mutant(
         "unknown_proposal_is_refused",
         _LEADER,
-        "proposal.sent_at = now\n                yield proposal.as_action(self.leader_epoch)\n",
+        "proposal.sent_again(now)\n                yield proposal.as_action(self.leader_epoch)\n",
         "self.isr.proposal = None\n",
     ),
     _mutant(

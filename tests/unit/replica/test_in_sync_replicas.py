@@ -184,6 +184,15 @@ def test_an_unknown_outcome_is_asked_for_with_the_same_proposal() -> None:
     assert reign.high_watermark == 10
 
 
+def test_an_outcome_that_stays_unknown_is_asked_for_ever_later() -> None:
+    """Faster than the metadata log applies them, repeats would keep it from ever coming to the first."""
+    reign, proposal = joining()
+    for times in (1, 2, 4, 8, 16, 16):
+        assert proposals(reign.after(times * RETRY - 1).give(Tick())) == []
+        assert reign.wakes_after == 1
+        assert reign.after(1).give(Tick())[-1] == proposal
+
+
 def test_a_moved_version_is_no_refusal_but_the_new_row_decides() -> None:
     reign, proposal = joining()
     reign.give(IsrRefused(proposal.number, version_moved=True))
