@@ -253,7 +253,12 @@ class TicketWallet:
     async def _answered(self, right: Right) -> None:
         first = right.first_level()
         shown = {} if first is None else {"first_level": await self._first_level(first, right)}
-        response = await self._response(right, **shown)
+        try:
+            response = await self._response(right, **shown)
+        except RequestError as error:
+            if error.detail.get("field") not in shown:
+                raise
+            response = await self._response(right)  # an older node knows no such field
         before = self._granted.get(right)
         granted = _Granted(right, response, time.monotonic() + max(response.valid_s / 2, _AGAIN_S))
         if before is not None:
