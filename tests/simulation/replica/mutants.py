@@ -295,7 +295,7 @@ _ASKING: Final = (
         _FOLLOWER,
         "asks=self._owes_fetch or self._asks_when_synced",
         "asks=self._asks_when_synced",
-        first=93,
+        first=276,
     ),
     _mutant(
         "refusal_names_the_leaders_epoch",
