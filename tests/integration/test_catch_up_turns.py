@@ -206,7 +206,7 @@ def test_a_reader_that_leaves_while_it_waits_holds_up_nobody(tmp_path: Path, sho
                 running[1].cancel()
                 links[1].close()
                 await until(lambda: world.server.connections == 2)
-                assert len(world.server._catch_up_queue.waiting) == 2
+                assert len(world.server._catch_up_queue._waiting) == 2
                 turns.appending(0.0)
             assert [task.result().num_rows for task in (running[0], running[2])] == [600, 600]
 

@@ -52,7 +52,7 @@ def test_what_a_node_stores_makes_turns_short(tmp_path: Path) -> None:
         async with nats_and_node(tmp_path) as (url, node), jetstream.connect(url) as js:
             await js.streams.create("orders", "orders.>")
             assert node._streams is not None
-            turns, begun = node._streams.catch_up_queue.scheduler, asyncio.get_running_loop().time()
+            turns, begun = node._streams.catch_up_queue._scheduler, asyncio.get_running_loop().time()
             assert turns.length(begun) == TURN_BYTES
             await js.publish("orders.x", b"1")
             assert turns.length(begun) == SHORT_TURN_BYTES

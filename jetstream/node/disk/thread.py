@@ -122,7 +122,7 @@ class DiskThread:
             StreamOffline: the node is stopping; nothing was handed over.
         """
         self._submit(_Appends(appends, done))
-        self.catch_up_queue.scheduler.appending(self._loop.time())
+        self.catch_up_queue.appending()
 
     def call(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` between two groups; its exception becomes the future's."""
@@ -150,12 +150,10 @@ class DiskThread:
         progress = CommitProgress.NOTHING
         # While the thread waits for a job, what is its own may be used here.
         is_idle = not self._under_way and not self._commit.unreplayed and not self._is_broken
-        readers = self.catch_up_queue
         if (
             is_idle
             and 0 < len(groups) == len(jobs)
-            # The loop: a reader has a turn while the disk is at work.
-            and not (readers.waiting or self._loop.time() <= readers.scheduler.taken_until_s)
+            and not self.catch_up_queue.are_taken  # the loop: a reader has a turn while the disk is at work
         ):
             try:
                 progress = self._commit.commit_shortly(appends)
@@ -182,9 +180,7 @@ class DiskThread:
         self._under_way -= from_thread
         for job in groups:
             job.done()
-        readers = self.catch_up_queue
-        if readers.scheduler.appended(len(groups), self._loop.time()) and readers.waiting:
-            readers.resume_due()
+        self.catch_up_queue.appended(len(groups))
 
     def _resolve(self, job: _Call) -> None:
         self._under_way -= 1

@@ -42,7 +42,6 @@ Lost = Callable[[], None]
 
 _SEAM_MINOR: Final = "2.16."
 _CLIENT_ATTRIBUTES: Final = (
-    "_status",
     "_ps",
     "_sid",
     "_pending",
@@ -332,11 +331,9 @@ def _ping(client: Client, commands: bytes = b"") -> "asyncio.Future[bool]":
 
 
 def _write_transport(client: Client) -> asyncio.WriteTransport | None:
-    """Return where to write, None if the connection is down; no client of a node is ever drained."""
+    """Return where to write, None if the connection is down."""
     transport: asyncio.WriteTransport | None = getattr(client._transport, "write_transport", None)
-    if transport is None or client._status != Client.CONNECTED or transport.is_closing():
-        return None
-    return transport
+    return None if transport is None or not client.is_connected or transport.is_closing() else transport
 
 
 async def answered(client: Client, seconds: float) -> None:

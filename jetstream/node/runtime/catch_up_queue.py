@@ -20,37 +20,43 @@ Resume = Callable[[], None]
 class CatchUpQueue:
     """Gives them their turns; used on the loop's thread.
 
-    Attributes:
-        scheduler: decides about the turns; notified of the begin and the end of appends.
-        waiting: readers that wait, in the order of their turns.
-
     Invariant:
         N12: whoever waits is called once, unless it leaves before.
             Held by test_readers_have_their_turns_in_the_order_they_came.
     """
 
     def __init__(self, scheduler: CatchUpScheduler, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self.scheduler = scheduler
+        self._scheduler = scheduler
         self._clock = clock
         self._loop = loop
-        self.waiting = OrderedDict[Resume, None]()
+        self._waiting = OrderedDict[Resume, None]()
         self.awaited = 0
         """How often somebody had to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def resume_due(self) -> None:
-        """Give readers their turns soon if they are due now: all appends are done."""
-        if self._wait_s() == 0.0:
+    def appending(self) -> None:
+        """Record that an append begins; `appended` records its end."""
+        self._scheduler.appending(self._loop.time())
+
+    def appended(self, appends: int) -> None:
+        """Record the end of so many appends, whose publishers have been notified."""
+        is_moment = self._scheduler.appended(appends, self._loop.time())
+        if is_moment and self._waiting and self._wait_s() == 0.0:
             self._loop.call_soon(self._ring)
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether there are readers that catch up."""
+        return bool(self._waiting) or self._loop.time() <= self._scheduler.taken_until_s
 
     @property
     def bytes_at_once(self) -> int:
         """How many bytes go to one reader at once."""
-        return self.scheduler.length(self._loop.time())
+        return self._scheduler.length(self._loop.time())
 
     def rest_s(self, worked_s: float) -> float:
         """Return the rest of a thread after work for readers: see `CatchUpScheduler`; may be called on it."""
-        return self.scheduler.rest_s(worked_s, self._loop.time())
+        return self._scheduler.rest_s(worked_s, self._loop.time())
 
     def is_due(self, *, goes_on: bool) -> bool:
         """Return whether a reader that catches up may have its turn now; those who wait are first.
@@ -58,27 +64,27 @@ class CatchUpQueue:
         A reader that ``goes_on``, in the middle of a body, is before them: a reader has work to do once it
         has all of it, and so they do it one after the other, and not all at once.
         """
-        return (goes_on or not self.waiting) and self._wait_s() == 0.0
+        return (goes_on or not self._waiting) and self._wait_s() == 0.0
 
     def took(self, begun_ns: int, local_bytes: int) -> None:
         """Record a turn from ``begun_ns`` of the clock until now; see `CatchUpScheduler.taken`."""
-        self.scheduler.taken((self._clock.monotonic() - begun_ns) / 1e9, self._loop.time(), local_bytes)
+        self._scheduler.taken((self._clock.monotonic() - begun_ns) / 1e9, self._loop.time(), local_bytes)
 
     def wait(self, resume: Resume, *, goes_on: bool) -> None:
         """Call ``resume``, never from here, when its turn is due; who waits already keeps its place."""
-        self.awaited += resume not in self.waiting
-        self.waiting.setdefault(resume)
+        self.awaited += resume not in self._waiting
+        self._waiting.setdefault(resume)
         if goes_on:
-            self.waiting.move_to_end(resume, last=False)
+            self._waiting.move_to_end(resume, last=False)
         if self._timer is None:
             self._set_timer()
 
     def leave(self, resume: Resume) -> None:
         """Forget readers that are gone."""
-        self.waiting.pop(resume, None)
+        self._waiting.pop(resume, None)
 
     def _wait_s(self) -> float:
-        return self.scheduler.wait_s(self._loop.time())
+        return self._scheduler.wait_s(self._loop.time())
 
     def _set_timer(self) -> None:
         self._timer = self._loop.call_later(min(max(_TICK_S, self._wait_s()), _LOOK_S), self._ring)
@@ -87,12 +93,12 @@ class CatchUpQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for _ in range(len(self.waiting)):  # and no more, whoever comes again: the loop has others, too
-            if not self.waiting or self._wait_s():
+        for _ in range(len(self._waiting)):  # and no more, whoever comes again: the loop has others, too
+            if not self._waiting or self._wait_s():
                 break
-            resume, _none = self.waiting.popitem(last=False)
+            resume, _none = self._waiting.popitem(last=False)
             resume()
-        if self.waiting and self._timer is None:
+        if self._waiting and self._timer is None:
             self._set_timer()
 
 

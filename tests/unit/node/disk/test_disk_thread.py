@@ -171,9 +171,9 @@ def test_readers_take_short_turns_while_something_is_stored() -> None:
         disk, begun_at = MemoryDisk(), asyncio.get_running_loop().time()
         async with running(disk) as thread:
             await thread.call(lambda: None)
-            assert thread.catch_up_queue.scheduler.length(begun_at) == TURN_BYTES
+            assert thread.catch_up_queue._scheduler.length(begun_at) == TURN_BYTES
             await appended(thread, FollowerAppend(following(disk), frames(1)[0], NOW))
-            assert thread.catch_up_queue.scheduler.length(begun_at) == SHORT_TURN_BYTES
+            assert thread.catch_up_queue._scheduler.length(begun_at) == SHORT_TURN_BYTES
 
     asyncio.run(scenario())
 

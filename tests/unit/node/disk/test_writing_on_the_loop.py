@@ -183,7 +183,7 @@ def test_nothing_is_committed_on_the_loop_while_readers_catch_up() -> None:
             assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
             thread.catch_up_queue.leave(print)
             assert await noted(disk, thread, one_of(log)) == ["write on loop", "sync on loop"]
-            thread.catch_up_queue.scheduler.taken(0.0, asyncio.get_running_loop().time())
+            thread.catch_up_queue._scheduler.taken(0.0, asyncio.get_running_loop().time())
             assert await noted(disk, thread, one_of(log)) == ["write on thread", "sync on thread"]
 
     asyncio.run(scenario())

@@ -50,17 +50,32 @@ def test_readers_have_their_turns_in_the_order_they_came(loop: str) -> None:
     run(test(), loop)
 
 
+def test_there_are_readers_while_one_waits_or_has_just_had_a_turn(loop: str) -> None:
+    async def test() -> None:
+        turns, queue = queue_while_storing()
+        found = [queue.are_taken]
+        queue.wait(print, goes_on=False)
+        found.append(queue.are_taken)
+        queue.leave(print)
+        found.append(queue.are_taken)
+        turns.taken(0.0, asyncio.get_running_loop().time())
+        found.append(queue.are_taken)
+        assert found == [False, True, False, True]
+
+    run(test(), loop)
+
+
 def test_who_waits_goes_on_when_the_last_append_is_done(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         turns, queue = queue_while_storing()
         had: list[str] = []
         queue.wait(partial(had.append, "a"), goes_on=False)
         queue.wait(partial(had.append, "b"), goes_on=False)
-        queue.resume_due()
+        turns.appending(asyncio.get_running_loop().time() + LONG_S)
+        queue.appended(1)
         await asyncio.sleep(0)
         assert had == []
-        assert turns.appended(1, asyncio.get_running_loop().time())
-        queue.resume_due()
+        queue.appended(1)
         await asyncio.sleep(0)  # and no timer
         assert had == ["a", "b"]
 
