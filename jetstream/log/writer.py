@@ -238,10 +238,7 @@ class LogWriter:
                 self._begin_inside(run[0])
                 run = run[1:]
             if run:
-                header, segment = run[0][0], self.tail.segment
-                is_next = segment.base < segment.next == header.base and not segment.sealed
-                if not is_next or _common(header.flags, BatchFlags.ROLL):
-                    self._roll_as_leader(header)
+                self._roll_as_leader(run[0][0])
                 written: list[Written] = []
                 for header, frame in run:
                     written.append((header, frame, last_txid_in(frame)))

@@ -24,6 +24,7 @@ from binascii import unhexlify
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import IntFlag
+from operator import attrgetter
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ COMPRESSION_BYTES_MIN: Final = 4 * KIB
 """Smaller batches are stored plain: each column's prefix and the codec's start cost more than they save."""
 
 _FIELDS: Final = struct.Struct(">HHQQQQI")
+_FIELDS_OF: Final = attrgetter("version", "flags", "base", "next", "leader_epoch", "max_timestamp", "crc")
 _DIGITS: Final = re.compile(rb"[0-9a-f]{%d}" % ENTRY_DIGITS)
 _FLAGS_AT: Final = 4
 CRC_AT: Final = 72
@@ -122,16 +124,7 @@ class UnsealedBatch:
     ) -> None:
         """Write ``header`` into ``frame``, at ``digits``."""
         assert header.base < header.next, f"U1: [{header.base}, {header.next})"
-        fields = _FIELDS.pack(
-            header.version,
-            header.flags,
-            header.base,
-            header.next,
-            header.leader_epoch,
-            header.max_timestamp,
-            header.crc,
-        )
-        frame[digits : digits + ENTRY_DIGITS] = fields.hex().encode()
+        frame[digits : digits + ENTRY_DIGITS] = _FIELDS.pack(*_FIELDS_OF(header)).hex().encode()
         self.frame = frame
         self.size = len(frame)
         self._digits = digits
