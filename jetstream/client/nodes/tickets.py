@@ -270,16 +270,16 @@ class TicketWallet:
         self._news.set()
 
     async def _first_level(self, first: Right, right: Right) -> str:
+        """Return the ticket to be shown for ``right``, which NATS names where it refuses both."""
         try:
             return (await self._response(first)).ticket
-        except Unauthorized:
+        except Unauthorized as refusal:
+            missing: RequestError = refusal
             try:
-                await self._response(right)  # NATS refuses it, too, unless this level alone is missing
-            except Unauthorized:
-                raise
-            except RequestError:  # of the node: NATS has let us ask
-                pass
-            raise
+                await self._response(right)
+            except RequestError as whole:  # of NATS, or of a node: then the first level alone is missing
+                missing = whole if isinstance(whole, Unauthorized) else refusal
+            raise missing from None
 
     async def _response(self, right: Right, **shown: str) -> TicketResponse:
         operation, fields = right.question()
