@@ -13,7 +13,7 @@ from metadata.api.ticket_responses import RotateKeyResponse
 from tests.conftest import StartNatsServer
 from tests.support.nats_site import NODE, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
-from tests.support.tickets import RIGHTS, importing, may_read, short_lived, with_orders
+from tests.support.tickets import RIGHTS, importing, may_read, orders_site, short_lived, with_orders
 
 
 async def read_with(read_pass: ReadPass, stream: str, subject: str = ">") -> list[str]:
@@ -27,8 +27,7 @@ def test_a_pass_opens_what_its_ticket_says_to_a_client_without_nats(
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server) as there:
             async with there.party("eu") as js:
                 read_pass = await js.read_pass("shop/orders", "orders.eu.*")
                 with pytest.raises(Unauthorized, match=r"read\.shop\.orders'"):
@@ -55,8 +54,7 @@ def test_a_pass_for_a_namespace_opens_the_streams_directly_in_it(
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server) as there:
             async with there.party(NODE) as owner:
                 await owner.streams.create("shop/returns", "returns.>", partitions=2, partition_by="subject")
                 await owner.streams.create("shop/eu/returns", "eu.returns.>")
@@ -64,13 +62,15 @@ def test_a_pass_for_a_namespace_opens_the_streams_directly_in_it(
                     await owner.publish(subject, b"")
             async with there.party("team") as js:
                 read_pass = await js.read_pass("shop/*")
+                directly = ["shop/orders", "shop/returns/0", "shop/returns/1"]
+                assert await js.stream_names("shop/*") == directly
                 with pytest.raises(Unauthorized, match=r"read\.\*'"):
                     await js.read_pass("*")
             async with there.party("auditor") as js:
                 with pytest.raises(Unauthorized, match=r"read\.shop\.\*'"):
                     await js.read_pass("shop/*")
             async with jetstream.connect(socket=read_pass) as js:
-                assert await js.stream_names() == ["shop/orders", "shop/returns/0", "shop/returns/1"]
+                assert await js.stream_names() == directly
                 assert len([record async for record in js.read("shop/orders")]) == 4
                 found = [
                     record.subject for part in (0, 1) async for record in js.read(f"shop/returns/{part}")
@@ -103,8 +103,7 @@ def test_a_reader_by_pass_ends_with_its_ticket(tmp_path: Path, start_nats_server
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, **short_lived()) as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server, **short_lived()) as there:
             async with there.party("auditor") as js:
                 read_pass = await js.read_pass("shop/orders")
             async with there.party(NODE) as publisher, jetstream.connect(socket=read_pass) as js:
@@ -127,8 +126,7 @@ def test_who_may_read_a_subject_may_know_the_range_and_the_partitions_of_its_str
     server = start_nats_server(users_config(rights))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, **short_lived()) as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server, **short_lived()) as there:
             async with there.party(NODE) as js:
                 await js.streams.create("shop/parts", "parts.>", partitions=2, partition_by="subject")
                 await js.streams.create("shop/parts2", "more.>")
@@ -159,11 +157,10 @@ def test_names_are_asked_with_a_new_ticket_where_the_one_that_was_shown_is_revok
 
     async def scenario() -> None:
         async with (
-            site(tmp_path / "data", server, require="ticket") as there,
+            orders_site(tmp_path, server) as there,
             there.party(NODE) as owner,
             there.party("auditor") as js,
         ):
-            await with_orders(there)
             for _ in range(3):
                 assert await js.stream_names("shop/orders") == ["shop/orders"]
                 await owner.requests.ask("cluster.rotate_key", {"revoke": True}, RotateKeyResponse)
@@ -177,8 +174,7 @@ def test_a_reader_that_begins_at_the_end_needs_the_ticket_for_its_own_subject_al
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there, there.party("eu") as js:
-            await with_orders(there)
+        async with orders_site(tmp_path, server) as there, there.party("eu") as js:
             for subject in ("orders.eu.de", "orders.eu.fr"):
                 assert len([record async for record in js.read("shop/orders", subject=subject)]) == 1
                 assert not [record async for record in js.read("shop/orders", subject=subject, start=4)]
@@ -200,8 +196,7 @@ def test_an_account_that_imports_the_right_to_read_alone_reads(
     server = start_nats_server(importing(imported))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there, there.party("eu") as js:
-            await with_orders(there)
+        async with orders_site(tmp_path, server) as there, there.party("eu") as js:
             assert len([record async for record in js.read("shop/orders", subject=subject)]) == count
             assert await js.stream_names("shop/orders", subject=subject) == ["shop/orders"]
             with pytest.raises(NoResponders):

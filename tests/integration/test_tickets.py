@@ -18,7 +18,7 @@ from tests.support.commands import json_lines, succeeded
 from tests.support.nats_site import NODE, PASSWORD, Site, site, users_config
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.socket_operations import ticket
-from tests.support.tickets import RIGHTS, heard, may_read, short_lived, with_orders
+from tests.support.tickets import RIGHTS, heard, may_read, orders_site, short_lived
 
 
 async def values(site_: Site, party: str, stream: str, subject: str | None = None) -> list[str]:
@@ -33,8 +33,7 @@ def test_who_may_ask_for_a_ticket_reads_what_it_says_and_nothing_else(
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server) as there:
             everything = ["orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin"]
             european = ["orders.eu.de", "orders.eu.fr", "orders.eu.de.berlin"]
             assert await values(there, NODE, "shop/orders") == everything
@@ -105,12 +104,11 @@ def test_a_reader_goes_on_beyond_the_end_of_its_first_ticket(
 
     async def scenario() -> None:
         async with (
-            site(tmp_path / "data", server, **short_lived()) as there,
+            orders_site(tmp_path, server, **short_lived()) as there,
             there.party(NODE) as publisher,
             there.party("eu") as js,
             heard(publisher, "read.>") as asked,
         ):
-            await with_orders(there)
             reader = js.read("shop/orders", subject="orders.eu.>", follow=True, retry_s=0)
             for _ in range(3):
                 await anext(reader)
@@ -131,11 +129,10 @@ def test_who_loses_the_right_reads_no_more_once_its_ticket_has_ended(
 
     async def scenario() -> None:
         async with (
-            site(tmp_path / "data", server, **short_lived()) as there,
+            orders_site(tmp_path, server, **short_lived()) as there,
             there.party(NODE) as publisher,
             there.party("auditor") as js,
         ):
-            await with_orders(there)
             reader = js.read("shop/orders", follow=True)
             assert (await anext(reader)).subject == "orders.eu.de"
             server.configure(users_config(RIGHTS | {"auditor": [may_read("other")]}))
@@ -158,10 +155,9 @@ def test_while_nats_is_away_a_reader_goes_on_until_its_ticket_and_its_grace_are_
 
     async def scenario() -> None:
         async with (
-            site(tmp_path / "data", server, **short_lived(seconds=2)) as there,
+            orders_site(tmp_path, server, **short_lived(seconds=2)) as there,
             there.party("auditor", patience_s=0.5) as js,
         ):
-            await with_orders(there)
             assert len([record async for record in js.read("shop/orders")]) == 4
             server.stop()
             rounds = 0
@@ -188,8 +184,7 @@ def test_a_reader_finds_a_node_that_starts_again_at_another_port(
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
-            async with site(tmp_path / "data", server, require="ticket") as there:
-                await with_orders(there)
+            async with orders_site(tmp_path, server) as there:
                 js = await stack.enter_async_context(there.party("auditor"))
                 reader = js.read("shop/orders", follow=True)
                 for _ in range(4):
@@ -214,11 +209,10 @@ def test_a_stream_that_is_made_again_is_read_with_the_same_right(
 
     async def scenario() -> None:
         async with (
-            site(tmp_path / "data", server, require="ticket") as there,
+            orders_site(tmp_path, server) as there,
             there.party(NODE) as owner,
             there.party("auditor") as js,
         ):
-            await with_orders(there)
             reader = js.read("shop/orders", follow=True)
             assert (await anext(reader)).offset == 0
             await owner.streams.delete("shop/orders")
@@ -236,8 +230,7 @@ def test_a_token_opens_everything_beside_tickets(tmp_path: Path, start_nats_serv
     server = start_nats_server(users_config(RIGHTS))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket", token="sesame") as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server, token="sesame") as there:
             assert len(await values(there, "auditor", "shop/orders")) == 4
             address = f"127.0.0.1:{there.node.socket_port}"
             async with jetstream.connect(socket=address, socket_token="sesame") as js:
@@ -271,8 +264,7 @@ def test_the_command_and_the_blocking_client_read_by_ticket(
         assert "signs tickets" in succeeded("cluster", "rotate-key", "--revoke", nats=as_party(NODE))
 
     async def scenario() -> None:
-        async with site(tmp_path / "data", server, require="ticket") as there:
-            await with_orders(there)
+        async with orders_site(tmp_path, server):
             await asyncio.to_thread(ask)
 
     run(scenario())

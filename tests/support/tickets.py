@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, TypedDict
 
 from nats.aio.msg import Msg
 
 from jetstream import JetstreamClient
-from tests.support.nats_site import NODE, PASSWORD, Site
+from tests.support.nats_server import NatsServer
+from tests.support.nats_site import NODE, PASSWORD, Site, site
 
 API: Final = "jetstream.api."
 
@@ -42,6 +44,15 @@ async def with_orders(there: Site) -> None:
         await js.streams.create("secrets", "secrets.>")
         for subject in ("orders.eu.de", "orders.us.ny", "orders.eu.fr", "orders.eu.de.berlin", "secrets.x"):
             await js.publish(subject, subject.encode())
+
+
+@asynccontextmanager
+async def orders_site(directory: Path, server: NatsServer, **socket: object) -> AsyncIterator[Site]:
+    """Run a node that wants tickets, and has the streams of `with_orders`; ``socket``: its settings."""
+    socket.setdefault("require", "ticket")
+    async with site(directory / "data", server, "optional", **socket) as there:
+        await with_orders(there)
+        yield there
 
 
 class ShortLived(TypedDict):
