@@ -77,7 +77,9 @@ def test_every_node_lists_all_groups_or_says_that_it_cannot(scene: ClusterScene)
             assert await js.groups.list() == []
             knows = (await request(js.nats, "cluster.info"))["metadata_leader"]
             for node in scene.cluster.nodes.keys() - {knows}:
-                answer = await request(js.nats, f"node.{node}.group.list")
+                async with asyncio.timeout(WAIT_SECONDS):
+                    while not (answer := await asked(js.nats, f"node.{node}.group.list")):
+                        pass
                 assert answer["error"]["err_code"] == "not_leader", "it may not have heard of a shard yet"
             for number, group in enumerate(GROUPS):
                 await set_cursor(js.nats, group, number)
