@@ -43,7 +43,6 @@ from metadata.raft.messages.voter_messages import (
     VoterHeartbeatResponse,
 )
 from metadata.raft.output import ActionBuffer
-from metadata.raft.quorum import VoterGroup, is_majority
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import HardState
 
@@ -73,15 +72,14 @@ class Election:
 
     def __init__(
         self,
-        group: VoterGroup,
+        node_id: NodeId,
         settings: RaftSettings,
         log: RaftLog,
         output: ActionBuffer,
         now: MonotonicNs,
     ) -> None:
         """Begin as a follower with the term and the vote that are durable."""
-        self._group = group
-        self._node_id = group.node_id
+        self._node_id = node_id
         self._settings = settings
         self._log = log
         self._output = output
@@ -93,8 +91,8 @@ class Election:
         """As of `HardState`."""
         self._granted: set[NodeId] = set()
         self._leader_heard_at: MonotonicNs | None = None
-        self.timer = ElectionTimer(group.node_id, settings, now)
-        if group.peers:  # alone there is no leader to wait for
+        self.timer = ElectionTimer(node_id, settings, now)
+        if log.configuration.electorate != (node_id,):  # alone there is no leader to wait for
             self.timer.restart(self.term, now)
 
     @property
@@ -156,7 +154,8 @@ class Election:
                     self._granted.add(message.source)
                     self.count_votes(now)
             case ElectNow():
-                if not self.recovery_term and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE):
+                waits = self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE)
+                if waits and not self.recovery_term and _may_be_voter(self._node_id, self._log):
                     self._campaign(now, transferred=True)
 
     # --- recovery -----------------------------------------------------------------------------------------
@@ -212,12 +211,12 @@ class Election:
             return  # its requests have not left yet, and another term would wait for the same disk
         self.role, self.leader = Role.PRE_CANDIDATE, None
         self._leader_heard_at = None
-        if self.recovery_term:
+        if self.recovery_term or not _may_be_voter(self._node_id, self._log):
             self.role = Role.FOLLOWER
             return
         self._granted = {self._node_id}
         last_index, last_term = self._log.last_index, self._log.last_term
-        for peer in self._group.peers:
+        for peer in self._log.configuration.others(self._node_id):
             self._output.send(PreVoteRequest(self._node_id, peer, self.term, last_index, last_term))
         self.count_votes(now)
 
@@ -229,7 +228,7 @@ class Election:
         self._vote_for(self._node_id)
         self.timer.restart(self.term, now)
         last_index, last_term = self._log.last_index, self._log.last_term
-        for peer in self._group.peers:
+        for peer in self._log.configuration.others(self._node_id):
             self._output.promise(
                 VoteRequest(
                     self._node_id,
@@ -243,11 +242,12 @@ class Election:
 
     def count_votes(self, now: MonotonicNs) -> None:
         """Go on if a majority agrees; the own vote counts once it is durable."""
-        if self.role is Role.PRE_CANDIDATE and is_majority(self._granted, self._group.voters):
+        configuration = self._log.configuration
+        if self.role is Role.PRE_CANDIDATE and configuration.is_decided_by(self._granted):
             self._campaign(now, transferred=False)
         elif self.role is Role.CANDIDATE:
             own = {self._node_id} if self._own_vote_is_durable else set()
-            if is_majority(self._granted | own, self._group.voters):
+            if configuration.is_decided_by(self._granted | own):
                 self.role, self.leader = Role.LEADER, self._node_id
 
     def _pre_vote_answered(self, message: PreVoteResponse, now: MonotonicNs) -> None:
@@ -306,3 +306,12 @@ class Election:
             return True
         heard_at = self._leader_heard_at
         return heard_at is not None and now - heard_at < self._settings.election_timeout_ns
+
+
+def _may_be_voter(node_id: NodeId, log: RaftLog) -> bool:
+    """Return whether a node is a voter, or does not know for certain that it is none.
+
+    As long as it does not know, others may need its vote, and it cannot give it if their logs are shorter: it
+    stands itself then (section 4.2.2).
+    """
+    return any(node_id in each.electorate for each in log.possible_configurations)

@@ -50,12 +50,25 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """Hand leadership over to ``target``, another voter; ignored by a voter that does not lead.
+    """Hand leadership over to ``target``; ignored by who does not lead, or if that is no other voter.
 
     It may come to nothing; that it succeeded shows in `MetadataLeaderChanged`.
     """
 
     target: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMembers:
+    """Let these be the voters, at least one, and these the learners; the others leave.
+
+    A new voter has to be a learner that is heard and holds all that is committed. The answer is that to a
+    proposal; the first entry of the change is in force at once, and the change is over when a configuration
+    that is not joint is committed.
+    """
+
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,15 @@ class PeerDisconnected:
 
 
 Event = (
-    Tick | MessageReceived | Persisted | Propose | Read | TransferLeadership | CompactLog | PeerDisconnected
+    Tick
+    | MessageReceived
+    | Persisted
+    | Propose
+    | Read
+    | TransferLeadership
+    | ChangeMembers
+    | CompactLog
+    | PeerDisconnected
 )
 
 # --- actions ------------------------------------------------------------------------------------------
@@ -142,6 +163,10 @@ class RefusalReason(StrEnum):
     NOT_LEADER = "not_leader"
     HANDING_OVER = "handing_over"
     OVERLOADED = "overloaded"
+    CHANGING = "changing"
+    """A change of members is not over, or the leader does not know yet whether one is."""
+    BEHIND = "behind"
+    """Somebody who is to be a voter is no learner yet, lacks what is committed, or is not heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from envelope.types import LogIndex, Term
+from metadata.raft.configuration import Configuration, ConfigurationsByIndex, configuration_in
 from metadata.raft.state import Entry, Snapshot
 
 ENTRY_OVERHEAD_BYTES: Final = 32
 """What an entry counts for in a message beside its payload: index, term and length, rounded up."""
+
+_NOBODY: Final = Configuration(())
 
 
 class RaftLog:
@@ -23,13 +26,23 @@ class RaftLog:
         R3: snapshot.index <= commit <= last_index, and the commit index never goes back.
         R4: entries follow each other without a gap, and their terms never decrease.
         R5: nothing that is committed is truncated or replaced, except by a snapshot of the same history.
+        R15: the configuration in force is the last one in the log, or that of the snapshot.
+            Held by test_a_configuration_that_is_replaced_is_not_in_force,
+            test_those_from_the_committed_one_on_are_possible.
     """
 
-    __slots__ = ("_commit", "_entries", "_snapshot")
+    __slots__ = ("_beginning", "_commit", "_entries", "_snapshot", "configurations")
 
-    def __init__(self, snapshot: Snapshot, entries: Sequence[Entry]) -> None:
-        """Begin with the stored log; the snapshot was committed, of the entries that is not known."""
+    def __init__(
+        self, snapshot: Snapshot, entries: Sequence[Entry], beginning: Configuration = _NOBODY
+    ) -> None:
+        """Begin with the stored log; the snapshot was committed, of the entries that is not known.
+
+        ``beginning`` is in force before the log has named another.
+        """
+        self._beginning = beginning
         self._snapshot = snapshot
+        self.configurations = ConfigurationsByIndex(snapshot.index, snapshot.configuration)
         self._commit = snapshot.index
         self._entries: list[Entry] = []
         self.append(entries)
@@ -56,6 +69,16 @@ class RaftLog:
     def last_term(self) -> Term:
         """Term of the last entry, of the snapshot if there is none behind it."""
         return self._entries[-1].term if self._entries else self._snapshot.term
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force."""
+        return self.configurations.at(self.last_index) or self._beginning
+
+    @property
+    def possible_configurations(self) -> tuple[Configuration, ...]:
+        """Those that others may decide by: the last one that is known to be committed, and all behind it."""
+        return tuple(each or self._beginning for each in self.configurations.since(self._commit))
 
     def term_at(self, index: LogIndex) -> Term | None:
         """Return the term of an entry; None behind the end, and before the snapshot."""
@@ -105,6 +128,9 @@ class RaftLog:
             assert entry.index == self.last_index + 1, f"R4: entry {entry.index} after {self.last_index}"
             assert entry.term >= self.last_term, f"R4: term {entry.term} after {self.last_term}"
             self._entries.append(entry)
+            configuration = configuration_in(entry.payload)
+            if configuration is not None:
+                self.configurations.append(entry.index, configuration)
 
     def merge(self, entries: Sequence[Entry]) -> LogIndex | None:
         """Merge a leader's entries, which follow an entry of this log.
@@ -136,6 +162,7 @@ class RaftLog:
             f"R5: snapshot {snapshot.index} of another history"
         )
         del self._entries[: self._slot(snapshot.index) + 1]
+        self.configurations.compact(snapshot.index)
         self._snapshot = snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -143,11 +170,13 @@ class RaftLog:
         assert snapshot.index > self._commit, f"R5: snapshot {snapshot.index} below commit {self._commit}"
         assert snapshot.term >= self._snapshot.term, f"R4: snapshot of term {snapshot.term}"
         self._snapshot, self._entries = snapshot, []
+        self.configurations = ConfigurationsByIndex(snapshot.index, snapshot.configuration)
         self._commit = snapshot.index
 
     def _truncate_from(self, index: LogIndex) -> None:
         assert index > self._commit, f"R5: entry {index} is committed, up to {self._commit}"
         del self._entries[self._slot(index) :]
+        self.configurations.truncate_from(index)
 
     def _slot(self, index: LogIndex) -> int:
         """Place of an entry in the list; -1 for the snapshot's."""

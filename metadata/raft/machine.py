@@ -5,9 +5,11 @@ module is where an event finds its part:
 
     `metadata.raft.election`   which term it is, who leads it, votes and timeouts
     `metadata.raft.log`        entries, the snapshot before them, how far they are committed
+    `metadata.raft.configuration`     who decides, by the last entry of the log that says so
     `metadata.raft.following`  what the leader sends
-    `metadata.raft.leader.leading`    replication, heartbeats, reads, transfer; there only while this voter
-    leads `metadata.raft.recovery`   what a voter with an empty disk asks before it speaks
+    `metadata.raft.leader.leading`    replication, heartbeats, reads, transfer, changes of members; there only
+    while this voter leads
+    `metadata.raft.recovery`   what a voter with an empty disk asks before it speaks
     `metadata.raft.output`     what one event makes the voter do, and what of its state is durable
 
 The consequences of any event are handled in one place after it: a reign begins or ends, the commit index
@@ -24,28 +26,28 @@ Bridging Theory and Practice"; the shape of the interface is that of etcd-io/raf
 from typing import assert_never
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.configuration import Configuration
 from metadata.raft.election import Election, Role
 from metadata.raft.events import (
     Action,
     Apply,
+    ChangeMembers,
     CompactLog,
     Event,
     MessageReceived,
     MetadataLeaderChanged,
     PeerDisconnected,
     Persisted,
-    ProposalRefused,
     Propose,
-    Proposed,
     Read,
     ReadRefused,
-    RefusalReason,
     Restore,
     Tick,
     TransferLeadership,
 )
 from metadata.raft.following import Following
 from metadata.raft.leader.leading import Leadership
+from metadata.raft.leader.requests import ask_leader
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.observer_messages import CommittedEntries, CommittedState, Observe, ObserverAnswer
 from metadata.raft.messages.voter_messages import (
@@ -60,7 +62,6 @@ from metadata.raft.messages.voter_messages import (
     VoterHeartbeatResponse,
 )
 from metadata.raft.output import ActionBuffer
-from metadata.raft.quorum import VoterGroup
 from metadata.raft.recovery import VoterRecovery
 from metadata.raft.settings import RaftSettings
 from metadata.raft.state import Snapshot, StoredState
@@ -90,30 +91,30 @@ class Raft:
 
         Args:
             node_id: this voter.
-            voters: all of them, this one too; the same for every voter of the group, and for ever.
+            voters: those with which the group began; none: this node joins a group, as a learner.
             settings: times and limits.
             stored: all of it durable. The state machine must be that of its snapshot.
             now: the time.
             recovery_token: a number that no other start of a voter has, if nothing was ever stored on this
                 disk: the voter may have voted with another. None: its disk has all that it ever promised.
         """
-        assert node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
-        self._group = VoterGroup(node_id, tuple(sorted(voters - {node_id})))
+        assert not voters or node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
+        self._node_id = node_id
         self._settings = settings
-        self._log = RaftLog(stored.snapshot, stored.entries)
+        self._log = RaftLog(stored.snapshot, stored.entries, Configuration(tuple(sorted(voters))))
         self._output = ActionBuffer(stored.hard_state, self._log.last_index)
-        self._election = Election(self._group, settings, self._log, self._output, now)
+        self._election = Election(node_id, settings, self._log, self._output, now)
         self._following = Following(node_id, self._log, self._output)
         self._leadership: Leadership | None = None
         parts = (self._log, self._output, self._election)
-        self.recovery = VoterRecovery(self._group, recovery_token, settings, parts, now)
+        self.recovery = VoterRecovery(node_id, recovery_token, settings, parts, now)
         self._applied = stored.snapshot.index
         self._told = MetadataLeaderChanged(None, self.term)
         assert self._log.last_term <= self.term, f"R10: entries of {self._log.last_term} in term {self.term}"
 
     def __str__(self) -> str:
         return (
-            f"{self._group.node_id} {self.role} t{self.term} leader={self.leader} applied={self.applied} "
+            f"{self._node_id} {self.role} t{self.term} leader={self.leader} applied={self.applied} "
             f"commit={self.commit} durable={self._output.durable_index} last={self.last_index}"
         )
 
@@ -131,6 +132,11 @@ class Raft:
     def leader(self) -> NodeId | None:
         """The leader of this term, as far as this voter knows; itself only once it leads."""
         return self._election.leader
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force here: the last one in its log, committed or not."""
+        return self._log.configuration
 
     @property
     def commit(self) -> LogIndex:
@@ -171,13 +177,10 @@ class Raft:
             case Persisted(number):
                 self._output.persisted(number)
                 self._election.count_votes(now)
-            case Propose(payloads):
-                self._propose(payloads)
-            case Read(token):
-                self._read(token)
-            case TransferLeadership(target):
-                if self._leadership is not None:
-                    self._leadership.transfer(target, now)
+            case Propose() | ChangeMembers() | Read() | TransferLeadership():
+                answer = ask_leader(event, self._leadership, self.leader, now)
+                if answer is not None:
+                    self._output.add(answer)
             case CompactLog(index, payload):
                 self._compact(index, payload)
             case PeerDisconnected(peer, refused):
@@ -202,12 +205,12 @@ class Raft:
         if after >= self._applied or self._applied < snapshot.index:
             return None  # a snapshot that was received is not applied before it is durable
         if after < snapshot.index:
-            return CommittedState(self._group.node_id, question.source, snapshot)
+            return CommittedState(self._node_id, question.source, snapshot)
         previous_term = self._log.term_at(after)
         assert previous_term is not None, f"R3: entry {after} is not in the log: {self}"
         entries = self._log.within_bytes(LogIndex(after + 1), self._settings.append_bytes_max)
         entries = entries[: self._applied - after]
-        return CommittedEntries(self._group.node_id, question.source, after, previous_term, entries)
+        return CommittedEntries(self._node_id, question.source, after, previous_term, entries)
 
     # --- events -------------------------------------------------------------------------------------------
 
@@ -223,8 +226,8 @@ class Raft:
             self._leadership.pass_time(now)
 
     def _received(self, message: Message, now: MonotonicNs) -> None:
-        if message.target != self._group.node_id or message.source not in self._group.peers:
-            return
+        if message.target != self._node_id:
+            return  # whoever sent it: who is a voter by the sender's log may be none by this one
         if isinstance(message, RecoveryRequest | RecoveryResponse):
             self.recovery.receive(message, now)
             return
@@ -242,30 +245,13 @@ class Raft:
             case _:
                 self._election.receive(message, now)
 
-    def _propose(self, payloads: tuple[bytes, ...]) -> None:
-        assert all(payloads), "an empty payload is how a leader begins its term"
-        if self._leadership is None:
-            self._output.add(ProposalRefused(RefusalReason.NOT_LEADER, self.leader))
-        elif self._leadership.is_handing_over:
-            self._output.add(ProposalRefused(RefusalReason.HANDING_OVER, self.leader))
-        elif self.last_index - self.commit + len(payloads) > self._settings.entries_in_flight_max:
-            self._output.add(ProposalRefused(RefusalReason.OVERLOADED, self.leader))
-        else:
-            self._output.add(Proposed(self._leadership.append(payloads), self.term))
-
-    def _read(self, token: int) -> None:
-        if self._leadership is None:
-            self._output.add(ReadRefused((token,), self.leader))
-        else:
-            self._leadership.reads.add(token)
-
     def _compact(self, index: LogIndex, payload: bytes) -> None:
         assert index <= self._applied, f"R12: a snapshot of {index}: {self}"
         if index <= self._log.snapshot.index:
             return  # a newer one was received in the meantime
         term = self._log.term_at(index)
         assert term is not None, f"R3: entry {index} is not in the log: {self}"
-        snapshot = Snapshot(index, term, payload)
+        snapshot = Snapshot(index, term, payload, self._log.configurations.at(index))
         self._log.compact(snapshot)
         self._output.compacted(snapshot)
 
@@ -283,11 +269,14 @@ class Raft:
             self._end_leadership()
         elif self._leadership is None:
             self._leadership = Leadership(
-                self._group, self.term, self._settings, log=self._log, output=self._output, now=now
+                self._node_id, self.term, self._settings, log=self._log, output=self._output, now=now
             )
         if self._leadership is not None:
             assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
             self._leadership.proceed(now)
+            if self._leadership.is_dismissed:
+                self._election.step_down(now)
+                self._end_leadership()
         # A leader is reported if it is news; a term without a known leader is none.
         now_known = MetadataLeaderChanged(self.leader, self.term)
         if now_known != self._told and (now_known.leader, self._told.leader) != (None, None):

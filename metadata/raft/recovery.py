@@ -28,7 +28,6 @@ from metadata.raft.election import Election
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.voter_messages import RecoveryRequest, RecoveryResponse
 from metadata.raft.output import ActionBuffer
-from metadata.raft.quorum import VoterGroup
 from metadata.raft.settings import RaftSettings
 
 
@@ -42,7 +41,7 @@ class VoterRecovery:
 
     def __init__(
         self,
-        group: VoterGroup,
+        node_id: NodeId,
         token: int | None,
         settings: RaftSettings,
         parts: tuple[RaftLog, ActionBuffer, Election],
@@ -51,15 +50,15 @@ class VoterRecovery:
         """Begin to ask, if there is a token.
 
         Args:
-            group: all voters.
+            node_id: of the voter.
             token: names this start on an empty disk; None: nothing is to be asked.
             settings: times.
             parts: of the voter.
             now: the time.
         """
-        self.unanswered: tuple[NodeId, ...] = () if token is None else group.peers
+        self.unanswered: tuple[NodeId, ...] = () if token is None else parts[0].configuration.others(node_id)
         self.ask_at = now
-        self._group = group
+        self._node_id = node_id
         self._token = token
         self._interval_ns = settings.heartbeat_interval_ns
         self._log, self._output, self._election = parts
@@ -89,16 +88,14 @@ class VoterRecovery:
             self.ask_at = MonotonicNs(now + self._interval_ns)
             assert self._token is not None, "there is nothing to ask"
             for peer in self.unanswered:
-                self._output.send(RecoveryRequest(self._group.node_id, peer, Term(0), self._token))
+                self._output.send(RecoveryRequest(self._node_id, peer, Term(0), self._token))
 
     def receive(self, message: RecoveryRequest | RecoveryResponse, now: MonotonicNs) -> None:
         """Answer a question, or record an answer; an answer to another start is ignored."""
         if isinstance(message, RecoveryRequest):
             is_empty = self._log.last_index == 0
             self._output.send(
-                RecoveryResponse(
-                    self._group.node_id, message.source, self._election.term, message.token, is_empty
-                )
+                RecoveryResponse(self._node_id, message.source, self._election.term, message.token, is_empty)
             )
         elif message.token == self._token and message.source in self.unanswered:
             self.unanswered = tuple(peer for peer in self.unanswered if peer != message.source)

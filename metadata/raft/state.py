@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from envelope.types import LogIndex, NodeId, Term
+from metadata.raft.configuration import CONFIGURATION_ID, Configuration
 
 _NO_TERM: Final = Term(0)
 
@@ -28,7 +29,12 @@ class Entry:
     index: LogIndex
     term: Term
     payload: bytes
-    """What is proposed; empty in the entry with which a leader begins its term."""
+    """What is proposed, or a configuration; empty in the entry with which a leader begins its term."""
+
+    @property
+    def is_for_the_voters(self) -> bool:
+        """Whether it means nothing to the state machine."""
+        return not self.payload or self.payload.startswith(CONFIGURATION_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Snapshot:
     index: LogIndex
     term: Term
     payload: bytes
+    configuration: Configuration | None = None
+    """The one in force after that entry; None: that with which the group began."""
 
 
 class StoredState(Protocol):

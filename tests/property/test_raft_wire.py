@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from envelope.errors import RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX
+from metadata.raft.configuration import Configuration
 from metadata.raft.messages import voter_messages as messages
 from metadata.raft.messages.node_messages import NodeMessage
-from metadata.raft.messages.observer_messages import CommittedEntries, ObserverMessage
+from metadata.raft.messages.observer_messages import CommittedEntries, CommittedState, ObserverMessage
 from metadata.raft.messages.voter_messages import AppendRequest, Heartbeat, SnapshotRequest
 from metadata.raft.messages.wire import MESSAGE_BYTES_MAX, Forwarded, MessageReader, Sent, encode
 from metadata.raft.state import Entry, Snapshot
 
 A, B = NodeId("a"), NodeId("b")
+CHANGING = Configuration((A,), outgoing=(A, B), learners=(B,))
 NUMBERS = st.integers(0, 2**64 - 1)
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "source": st.just(A),
@@ -27,7 +29,13 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
     "transferred": st.booleans(),
     "is_empty": st.booleans(),
     "payloads": st.lists(st.binary(max_size=50), max_size=4).map(tuple),
-    "snapshot": st.builds(Snapshot, NUMBERS, NUMBERS, st.binary(max_size=200)),
+    "snapshot": st.builds(
+        Snapshot,
+        NUMBERS,
+        NUMBERS,
+        st.binary(max_size=200),
+        st.sampled_from((None, Configuration((A, B)), CHANGING)),
+    ),
 }
 KINDS: list[type[Any]] = [
     Forwarded,
@@ -131,6 +139,28 @@ def test_a_snapshot_of_a_later_term_than_its_leaders_is_refused() -> None:
         list(MessageReader(A, B).feed(encode(sent)))
 
 
+@pytest.mark.parametrize("kind", [SnapshotRequest, CommittedState])
+@pytest.mark.parametrize("damage", [(b"a", b"b"), (b'"a"', b"1  "), (b"voters", b"voter:")])
+def test_a_snapshot_with_members_that_make_no_sense_is_refused(
+    kind: type[SnapshotRequest | CommittedState], damage: tuple[bytes, bytes]
+) -> None:
+    snapshot = Snapshot(LogIndex(2), Term(1), b"state", CHANGING)
+    is_request = kind is SnapshotRequest
+    sent = SnapshotRequest(A, B, Term(1), snapshot) if is_request else CommittedState(A, B, snapshot)
+    body = encode(sent)[8:].replace(*damage, 1)
+    head = len(body).to_bytes(4, "little") + crc32c(body).to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError, match="makes no sense: a metadata configuration"):
+        list(MessageReader(A, B).feed(head + body))
+
+
+def test_a_snapshot_without_members_is_sent_as_ever() -> None:
+    """Voters of earlier versions know no other."""
+    snapshot = Snapshot(LogIndex(2), Term(1), b"state")
+    assert encode(SnapshotRequest(A, B, Term(1), snapshot))[8:].hex() == (
+        "08" + "0100000000000000" + "0200000000000000" + "0100000000000000" + b"state".hex()
+    )
+
+
 def test_an_entry_that_no_disk_takes_is_refused() -> None:
     entry = Entry(LogIndex(1), Term(1), bytes(ENTRY_BYTES_MAX + 1))
     append = AppendRequest(
@@ -159,6 +189,8 @@ def test_an_entry_that_no_disk_takes_is_refused() -> None:
         (b"\x0b" + bytes(9), "1 bytes too many"),
         (b"\x05" + bytes(32 + 16) + b"\x05\0\0\0abcd", "5 bytes wanted, 4 left"),
         (b"\x08" + bytes(8 + 15), "makes no sense"),
+        (b"\x88" + bytes(8) + b"\xff\0\0\0", "makes no sense"),
+        (b"\x89" + bytes(24), "no known kind"),
     ],
 )
 def test_what_is_no_message_is_refused(frame: bytes, problem: str) -> None:

@@ -269,6 +269,12 @@ class RaftCluster:
         while self.pool:
             self.deliver(self.pool[0])
 
+    def run_without(self, name: NodeId) -> None:
+        """Deliver everything that others than ``name`` are sent; what comes back to it is lost."""
+        while self.pool:
+            message = self.pool[0]
+            self.drop([message]) if message.target == name else self.deliver(message)
+
     def under_way(
         self, kind: type[MessageT], source: NodeId | None = None, target: NodeId | None = None
     ) -> list[MessageT]:

@@ -33,6 +33,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode, decode_command
 from metadata.catalog.events import CommandRefused, Event, Events
 from metadata.catalog.tables import RegisteredNode
+from metadata.raft.configuration import CONFIGURATION_ID
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, AppliedProposals, ProposalId, decode_proposal
 from metadata.raft.state import Entry, Snapshot
 
@@ -123,10 +124,11 @@ class ReplicatedCatalog:
     def can_apply(self, payload: bytes) -> bool:
         """See `StateMachine.can_apply`."""
         try:
-            decode_command(decode_proposal(payload)[1], LogIndex(0))
+            proposal_id, command = decode_proposal(payload)
+            decode_command(command, LogIndex(0))
         except CorruptDataError:
             return False
-        return True
+        return proposal_id != CONFIGURATION_ID
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """See `StateMachine.apply`.
@@ -135,10 +137,10 @@ class ReplicatedCatalog:
             CorruptDataError: an entry holds what no version of the catalogue proposed.
         """
         for entry in entries:
-            if entry.payload:
-                self._apply(entry)
-            else:
+            if entry.is_for_the_voters:
                 self._catalog.skip(entry.index)
+            else:
+                self._apply(entry)
         self._moved.set()
 
     def restore(self, snapshot: Snapshot) -> None:

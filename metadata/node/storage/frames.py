@@ -9,7 +9,8 @@ behind the snapshot; every further frame is one append, written with one write a
     8      8    generation, u64
     16     8    position of this frame in the file, u64: all bytes before it were durable when it was written
     24     4    length of the payload, u32
-    28     1    flags: 1 a hard state, 2 a snapshot, 4 a hard state with a recovery term
+    28     1    flags: 1 a hard state, 2 a snapshot, 4 a hard state with a recovery term,
+                8 a snapshot with a configuration
     29     3    zero
     32     -    payload
 
@@ -17,7 +18,8 @@ and its payload, each part only if flagged, all numbers little-endian:
 
     hard state   term u64, vote: length u16 and UTF-8 (length FFFF: no vote);
                  with flag 4, recovery term u64
-    snapshot     index u64, term u64, length u32, bytes
+    snapshot     index u64, term u64, length u32, bytes;
+                 with flag 8, the configuration in force after it: length u32 and the entry's bytes
     entries      count u32, then each: index u64, term u64, length u32, bytes
 
 Generation and position make a frame valid at one place only, so that bytes that landed elsewhere, or
@@ -33,6 +35,7 @@ from crc32c import crc32c
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
+from metadata.raft.configuration import decode_configuration, encode_configuration
 from metadata.raft.state import Entry, HardState, Snapshot
 
 MAGIC: Final = b"\xf7JSM"
@@ -46,6 +49,7 @@ assert FRAME_HEADER_BYTES == 32, "the table above"
 _FLAG_HARD_STATE: Final = 1
 _FLAG_SNAPSHOT: Final = 2
 _FLAG_RECOVERY: Final = 4
+_FLAG_CONFIGURATION: Final = 8
 _NO_VOTE: Final = 0xFFFF
 
 _TERM_VOTE: Final = struct.Struct("<QH")
@@ -84,6 +88,10 @@ def encode_frame(contents: FrameContents, generation: int, position: int) -> byt
         flags |= _FLAG_SNAPSHOT
         snapshot = contents.snapshot
         parts.append(_encode_numbered(snapshot.index, snapshot.term, snapshot.payload))
+        if snapshot.configuration is not None:
+            flags |= _FLAG_CONFIGURATION
+            configuration = encode_configuration(snapshot.configuration)
+            parts += (_COUNT.pack(len(configuration)), configuration)
     parts.append(_COUNT.pack(len(contents.entries)))
     parts.extend(_encode_numbered(entry.index, entry.term, entry.payload) for entry in contents.entries)
     payload = b"".join(parts)
@@ -144,7 +152,7 @@ def _read_frame(data: bytes, generation: int, position: int) -> tuple[FrameConte
         return None
     try:
         return _decode_payload(payload, flags), header_end + length
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError, CorruptDataError) as error:
         raise CorruptDataError(
             f"metadata log {generation}: frame at byte {position} has a checksum but no sense: {error}",
             position=position,
@@ -173,6 +181,12 @@ def _decode_payload(payload: bytes, flags: int) -> FrameContents:
     if flags & _FLAG_SNAPSHOT:
         (index, term, body), position = _decode_numbered(payload, position)
         snapshot = Snapshot(LogIndex(index), Term(term), body)
+        if flags & _FLAG_CONFIGURATION:
+            (length,) = _COUNT.unpack_from(payload, position)
+            position += _COUNT.size + length
+            snapshot = replace(
+                snapshot, configuration=decode_configuration(payload[position - length : position])
+            )
     (count,) = _COUNT.unpack_from(payload, position)
     position += _COUNT.size
     entries = []

@@ -1,20 +1,20 @@
 """The state of one leadership: replication, heartbeats, waiting reads, a transfer.
 
 Sources: Ongaro and Ousterhout, section 5.4.2; Ongaro, "Consensus: Bridging Theory and Practice", sections
-3.10 (transfer), 6.2 (stepping down without a majority) and 6.4 (reads).
+3.10 (transfer), 4 (changes of members), 6.2 (stepping down without a majority) and 6.4 (reads).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.events import ReadReady
+from metadata.raft.configuration import configuration_in, encode_configuration
+from metadata.raft.events import ReadReady, RefusalReason
 from metadata.raft.leader.reads import Reads
 from metadata.raft.leader.replication import FollowerMessage, Replication
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.voter_messages import ElectNow, VoterHeartbeatResponse
 from metadata.raft.output import ActionBuffer
-from metadata.raft.quorum import VoterGroup
 from metadata.raft.settings import NEVER, RaftSettings
 from metadata.raft.state import Entry
 
@@ -35,11 +35,14 @@ class Leadership:
     Invariants:
         R7: a leader only appends to its own log, and no follower holds more.
         R8: by counting who holds it, only an entry of the leader's own term is committed.
+        R16: no change of members begins before the last one is committed, and an entry of this term.
+            Held by test_changes_come_one_after_the_other,
+            test_a_new_leader_changes_nothing_before_it_has_committed_in_its_term.
     """
 
     def __init__(
         self,
-        group: VoterGroup,
+        node_id: NodeId,
         term: Term,
         settings: RaftSettings,
         log: RaftLog,
@@ -49,29 +52,25 @@ class Leadership:
         """Begin with an empty entry: only with one of its own term can earlier ones be committed (R8)."""
         self.term = term
         self.reads = Reads()
-        self._group = group
+        self.is_dismissed = False
+        """It is certain that this leader is no voter any more."""
+        self._node_id = node_id
         self._settings = settings
         self._log = log
         self._output = output
-        self._replication = Replication(group, term, settings, log=log, output=output, now=now)
+        self._appended, self._committed = log.last_index, log.commit
+        self._append((b"",))
+        self._replication = Replication(node_id, term, settings, log=log, output=output, now=now)
         self._round = 0
         self._heartbeat_at = self._after(now, settings.heartbeat_interval_ns)
         self._transfer: _Transfer | None = None
-        self._appended, self._committed = log.last_index, log.commit
-        self.append((b"",))
-
-    @property
-    def is_handing_over(self) -> bool:
-        """Whether a transfer is under way, so that nothing may be proposed."""
-        return self._transfer is not None
 
     @property
     def wake_at(self) -> MonotonicNs:
         """When something is due even if nothing happens."""
-        if not self._group.peers:
-            return NEVER
         give_up_at = NEVER if self._transfer is None else self._transfer.give_up_at
-        return min(self._heartbeat_at, self._replication.majority_lost_at, give_up_at)
+        heartbeat_at = self._heartbeat_at if self._replication.has_followers else NEVER
+        return min(heartbeat_at, self._replication.majority_lost_at, give_up_at)
 
     def has_lost_majority(self, now: MonotonicNs) -> bool:
         """Return whether no majority was heard from within an election timeout."""
@@ -84,14 +83,31 @@ class Leadership:
         if now >= self._heartbeat_at:
             self._begin_round(now)
 
-    def append(self, payloads: Sequence[bytes]) -> LogIndex:
-        """Append entries of this term; return the first one's index."""
-        first = LogIndex(self._log.last_index + 1)
-        self._log.append(
-            [Entry(LogIndex(index), self.term, payload) for index, payload in enumerate(payloads, first)]
-        )
-        self._output.changed_from(first)
-        return first
+    def propose(self, payloads: Sequence[bytes]) -> LogIndex | RefusalReason:
+        """Append entries of this term; return the first one's index, or why nothing was appended."""
+        assert all(payloads), "an empty payload is how a leader begins its term"
+        assert not any(map(configuration_in, payloads)), "members are changed otherwise"
+        if self._transfer is not None:
+            return RefusalReason.HANDING_OVER
+        if self._log.last_index - self._log.commit + len(payloads) > self._settings.entries_in_flight_max:
+            return RefusalReason.OVERLOADED
+        return self._append(payloads)
+
+    def change(
+        self, voters: Collection[NodeId], learners: Collection[NodeId], now: MonotonicNs
+    ) -> LogIndex | RefusalReason:
+        """Begin a change of members; return the index of its first entry, or why it did not begin."""
+        assert voters, "nobody could decide"
+        assert not set(voters).intersection(learners), f"{voters} and {learners} overlap"
+        configuration = self._log.configuration
+        if self._transfer is not None:
+            return RefusalReason.HANDING_OVER
+        if configuration.is_joint or not self._is_certain or not self._may_read:
+            return RefusalReason.CHANGING
+        new = set(voters).difference(configuration.voters)
+        if not all(self._replication.keeps_up(voter, now) for voter in new):
+            return RefusalReason.BEHIND
+        return self._append((encode_configuration(configuration.followed_by(voters, learners)),))
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
         """Handle a follower's answer of this term."""
@@ -106,7 +122,8 @@ class Leadership:
 
     def transfer(self, target: NodeId, now: MonotonicNs) -> None:
         """Hand over to ``target`` once it holds every entry; asking again for the same changes nothing."""
-        assert target in self._group.peers, f"{target} is no other voter"
+        if target not in self._log.configuration.others(self._node_id):
+            return
         if self._transfer is None or self._transfer.target != target:
             self._transfer = _Transfer(target, self._after(now, self._settings.election_timeout_ns))
 
@@ -114,7 +131,9 @@ class Leadership:
         """Do all that has become possible; called after every event."""
         assert self._log.last_index >= self._appended, f"R7: {self._appended} was there: {self._log}"
         self._appended = self._log.last_index
+        self._replication.follow_configuration(now)
         self._advance_commit()
+        self._go_on_with_change()
         self._replication.send_appends(now)
         self._serve_reads(now)
         self._hand_over()
@@ -126,6 +145,35 @@ class Leadership:
             self._log.commit_to(held)
         assert self._log.commit == self._committed or self._may_read, f"R8: in term {self.term}: {self._log}"
         self._committed = self._log.commit
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether the configuration in force is committed, so that there is no other."""
+        return self._log.possible_configurations == (self._log.configuration,)
+
+    def _go_on_with_change(self) -> None:
+        """Leave a joint configuration once it is committed, whoever has begun it; leave with the final one.
+
+        A leader that leaves has one that holds everything stand at once, so that nobody waits for a timeout.
+        """
+        configuration = self._log.configuration
+        if not self._is_certain:
+            return
+        if configuration.is_joint:
+            self._append((encode_configuration(configuration.final),))
+        elif self._node_id not in configuration.voters:
+            self.is_dismissed = True
+            heir = next(filter(self._replication.holds_everything, configuration.voters), None)
+            if heir is not None:
+                self._output.send(ElectNow(self._node_id, heir, self.term))
+
+    def _append(self, payloads: Sequence[bytes]) -> LogIndex:
+        first = LogIndex(self._log.last_index + 1)
+        self._log.append(
+            [Entry(LogIndex(index), self.term, payload) for index, payload in enumerate(payloads, first)]
+        )
+        self._output.changed_from(first)
+        return first
 
     def _begin_round(self, now: MonotonicNs) -> None:
         """Send heartbeats; they also confirm that this leader led when the reads came that wait for it."""
@@ -155,7 +203,7 @@ class Leadership:
         if transfer is None or transfer.is_asked:
             return
         if self._replication.holds_everything(transfer.target):
-            self._output.send(ElectNow(self._group.node_id, transfer.target, self.term))
+            self._output.send(ElectNow(self._node_id, transfer.target, self.term))
             transfer.is_asked = True
 
     @staticmethod

@@ -7,8 +7,11 @@ durable of it.
 Source: Ongaro and Ousterhout, sections 5.3 and 7; the flow of messages is that of etcd-io/raft.
 """
 
+from collections.abc import Callable
+
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.configuration import OrderedT
 from metadata.raft.leader.progress import PeerProgress, ProgressState
 from metadata.raft.log import RaftLog
 from metadata.raft.messages.voter_messages import (
@@ -20,7 +23,6 @@ from metadata.raft.messages.voter_messages import (
     VoterHeartbeatResponse,
 )
 from metadata.raft.output import ActionBuffer
-from metadata.raft.quorum import VoterGroup, reached_by_majority
 from metadata.raft.settings import NEVER, RaftSettings
 
 FollowerMessage = AppendResponse | AppendRejection | VoterHeartbeatResponse
@@ -31,7 +33,7 @@ class Replication:
 
     def __init__(
         self,
-        group: VoterGroup,
+        node_id: NodeId,
         term: Term,
         settings: RaftSettings,
         log: RaftLog,
@@ -39,37 +41,61 @@ class Replication:
         now: MonotonicNs,
     ) -> None:
         """Begin at the log's end; every follower gets an election timeout to be heard from."""
-        self._node_id = group.node_id
+        self._node_id = node_id
         self._term = term
         self._settings = settings
         self._log = log
         self._output = output
-        behind = LogIndex(log.last_index + 1)
-        self._followers = {peer: PeerProgress(next=behind, heard_at=now) for peer in group.peers}
+        self._followers: dict[NodeId, PeerProgress] = {}
+        self.follow_configuration(now)
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether anybody else is sent the log."""
+        return bool(self._followers)
 
     @property
     def majority_lost_at(self) -> MonotonicNs:
         """When a majority, the leader included, will have been silent for too long if it stays silent."""
-        heard_at = [progress.heard_at for progress in self._followers.values()]
-        if not heard_at:
+        others = self._log.configuration.others(self._node_id)
+        if not others:
             return NEVER
-        newest = max(heard_at)  # for the leader itself, which is never the one that is missing
-        heard_of_majority_at = reached_by_majority([newest, *heard_at])
+        newest = max(self._followers[peer].heard_at for peer in others)
+        # The leader itself is never the one that is missing.
+        heard_of_majority_at = self._reached_by_majority(newest, lambda progress: progress.heard_at)
         return MonotonicNs(heard_of_majority_at + self._settings.election_timeout_ns)
 
     def held_by_majority(self) -> LogIndex:
         """Return up to where a majority, the leader included, holds the leader's log durably."""
-        matches = [progress.match for progress in self._followers.values()]
-        return reached_by_majority([self._output.durable_index, *matches])
+        return self._reached_by_majority(self._output.durable_index, lambda progress: progress.match)
 
     def acked_by_majority(self, current_round: int) -> int:
         """Return the last round of heartbeats that a majority, the leader included, has answered."""
-        rounds = [progress.acked_round for progress in self._followers.values()]
-        return reached_by_majority([current_round, *rounds])
+        return self._reached_by_majority(current_round, lambda progress: progress.acked_round)
 
     def holds_everything(self, peer: NodeId) -> bool:
         """Return whether a follower's log is known to be equal to the leader's."""
-        return self._followers[peer].match == self._log.last_index
+        return peer in self._followers and self._followers[peer].match == self._log.last_index
+
+    def keeps_up(self, peer: NodeId, now: MonotonicNs) -> bool:
+        """Return whether a follower has all that is committed, and was heard within an election timeout."""
+        progress = self._followers.get(peer)
+        return (
+            progress is not None
+            and progress.match >= self._log.commit
+            and now - progress.heard_at < self._settings.election_timeout_ns
+        )
+
+    def follow_configuration(self, now: MonotonicNs) -> None:
+        """Replicate to all who are to have the log, to new ones from its end back, and to nobody else."""
+        members = set().union(*(each.members for each in self._log.possible_configurations))
+        members.discard(self._node_id)
+        if members != self._followers.keys():
+            last = self._log.last_index
+            self._followers = {
+                peer: self._followers.get(peer) or PeerProgress(next=last, heard_at=now)
+                for peer in sorted(members)
+            }
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
         """Handle a follower's answer.
@@ -77,7 +103,9 @@ class Replication:
         Raises:
             CorruptDataError: it has more than a leader can have sent.
         """
-        progress = self._followers[message.source]
+        progress = self._followers.get(message.source)
+        if progress is None:
+            return  # it is no member any more
         progress.heard_at = now
         match message:
             case AppendResponse(match=match):
@@ -98,7 +126,9 @@ class Replication:
 
     def disconnected(self, peer: NodeId) -> None:
         """Begin again with what ``peer`` has acknowledged."""
-        self._followers[peer].probe()
+        progress = self._followers.get(peer)
+        if progress is not None:
+            progress.probe()
 
     def send_heartbeats(self, current_round: int) -> None:
         """Send every follower a heartbeat with the commit index, as far as its log is known to reach."""
@@ -115,6 +145,12 @@ class Replication:
                 self._send_entries(peer, progress, now, self._settings.append_bytes_max)
             if progress.is_idle and progress.commit_sent < min(self._log.commit, progress.match):
                 self._send_entries(peer, progress, now, bytes_max=0)
+
+    def _reached_by_majority(self, own: OrderedT, value_of: Callable[[PeerProgress], OrderedT]) -> OrderedT:
+        """Return the highest value that a majority has; the leader, if it is a voter, has ``own``."""
+        return self._log.configuration.reached(
+            lambda voter: own if voter == self._node_id else value_of(self._followers[voter])
+        )
 
     def _find_loss(self, peer: NodeId, progress: PeerProgress, now: MonotonicNs) -> None:
         """Ask about what a follower that is alive has not acknowledged."""

@@ -9,7 +9,8 @@ Sender and target are agreed once for a connection and not repeated. All numbers
     9      8    term, u64
     17     -    the kind's other numbers in the order of its fields: u64 each, a yes or no one byte
     -      -    the entries up to the end, each: index u64, term u64, length u32, bytes
-    -      -    or a snapshot up to the end: index u64, term u64, bytes
+    -      -    or a snapshot up to the end: index u64, term u64, bytes; before it, if 128 is added to the
+                kind, the configuration that is in force after it: length u32 and the entry's bytes
 
 The kinds from 12 to 21 are no messages of Raft's and have no term: forwarded payloads
 (`Forwarded`), each length u32, bytes; and the messages between nodes and the metadata leader
@@ -28,10 +29,11 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from envelope.errors import RemoteProtocolError
+from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.limits import MIB
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_BYTES_MAX
+from metadata.raft.configuration import decode_configuration, encode_configuration
 from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
@@ -84,6 +86,7 @@ _FRAME: Final = struct.Struct("<II")
 _ENTRY: Final = struct.Struct("<QQI")
 _SNAPSHOT: Final = struct.Struct("<QQ")
 _LENGTH: Final = struct.Struct("<I")
+_WITH_CONFIGURATION: Final = 128
 
 _KINDS: Final[dict[int, type[Sent]]] = {
     1: PreVoteRequest,
@@ -137,7 +140,9 @@ def encode(message: Sent) -> bytes:
             for entry in entries:
                 parts += (_ENTRY.pack(entry.index, entry.term, len(entry.payload)), entry.payload)
         case SnapshotRequest(snapshot=snapshot) | CommittedState(snapshot=snapshot):
-            parts += (_SNAPSHOT.pack(snapshot.index, snapshot.term), snapshot.payload)
+            parts += _snapshot_parts(snapshot)
+            if snapshot.configuration is not None:
+                parts[0] = bytes((parts[0][0] | _WITH_CONFIGURATION,)) + parts[0][1:]
         case Forwarded(payloads=payloads):
             for payload in payloads:
                 parts += (_LENGTH.pack(len(payload)), payload)
@@ -181,13 +186,14 @@ class MessageReader:
             yield self._decoded(body)
 
     def _decoded(self, body: bytes) -> Sent:
-        kind = _KINDS.get(body[0]) if body else None
-        if kind is None:
+        is_configured = bool(body) and body[0] & _WITH_CONFIGURATION != 0
+        kind = _KINDS.get(body[0] & ~_WITH_CONFIGURATION) if body else None
+        if kind is None or (is_configured and kind not in (SnapshotRequest, CommittedState)):
             raise RemoteProtocolError(f"a message of no known kind from {self._source}")
         try:
             _, *numbers = _NUMBERS[kind].unpack_from(body)
-            rest = _rest(kind, body[_NUMBERS[kind].size :])
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            rest = _rest(kind, body[_NUMBERS[kind].size :], is_configured=is_configured)
+        except (struct.error, IndexError, UnicodeDecodeError, CorruptDataError) as error:
             raise RemoteProtocolError(
                 f"a {kind.__name__} from {self._source} makes no sense: {error}"
             ) from error
@@ -210,13 +216,12 @@ def _follow_each_other(message: AppendRequest | CommittedEntries) -> bool:
     return not isinstance(message, AppendRequest) or not message.entries or term <= message.term
 
 
-def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
+def _rest(kind: type[Sent], data: bytes, *, is_configured: bool) -> dict[str, Any]:
     """Return what follows the numbers, by the name of its field."""
     if kind in (AppendRequest, CommittedEntries):
         return {"entries": tuple(_entries(data))}
     if kind in (SnapshotRequest, CommittedState):
-        index, term = _SNAPSHOT.unpack_from(data)
-        return {"snapshot": Snapshot(LogIndex(index), Term(term), data[_SNAPSHOT.size :])}
+        return {"snapshot": _snapshot(data, is_configured=is_configured)}
     if kind is Forwarded:
         return {"payloads": tuple(_payloads(data))}
     if kind in (NodeUnheardReport, VoterStatus):
@@ -224,6 +229,23 @@ def _rest(kind: type[Sent], data: bytes) -> dict[str, Any]:
     if data:
         raise IndexError(f"{len(data)} bytes too many")
     return {}
+
+
+def _snapshot_parts(snapshot: Snapshot) -> Iterator[bytes]:
+    if snapshot.configuration is not None:
+        configuration = encode_configuration(snapshot.configuration)
+        yield from (_LENGTH.pack(len(configuration)), configuration)
+    yield from (_SNAPSHOT.pack(snapshot.index, snapshot.term), snapshot.payload)
+
+
+def _snapshot(data: bytes, *, is_configured: bool) -> Snapshot:
+    position, configuration = 0, None
+    if is_configured:
+        (length,) = _LENGTH.unpack_from(data)
+        position = _LENGTH.size + length
+        configuration = decode_configuration(_cut(data, _LENGTH.size, length))
+    index, term = _SNAPSHOT.unpack_from(data, position)
+    return Snapshot(LogIndex(index), Term(term), data[position + _SNAPSHOT.size :], configuration)
 
 
 def _entries(data: bytes) -> Iterator[Entry]:

@@ -4,10 +4,12 @@ from typing import TypedDict
 
 import pytest
 
+from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, Term
+from metadata.raft.configuration import Configuration, encode_configuration
 from metadata.raft.log import ENTRY_OVERHEAD_BYTES, RaftLog
-from metadata.raft.state import Entry
-from tests.support.raft_cluster import entries_of
+from metadata.raft.state import Entry, Snapshot
+from tests.support.raft_cluster import A, B, C, entries_of
 from tests.support.raft_messages import snapshot_of
 
 NOTHING = snapshot_of(0, 0)
@@ -172,3 +174,71 @@ def test_a_received_snapshot_replaces_everything() -> None:
     assert (log.last_index, log.last_term, log.commit, terms_of(log)) == (7, 3, 7, [])
     with pytest.raises(AssertionError, match="R5"):
         log.restore(snapshot_of(7, 3))
+
+
+# --- configurations ---------------------------------------------------------------------------------------
+
+FIRST, SECOND, THIRD = (Configuration((name,)) for name in (A, B, C))
+
+
+def configuring(index: int, configuration: Configuration, term: int = 1) -> Entry:
+    return Entry(LogIndex(index), Term(term), encode_configuration(configuration))
+
+
+def test_the_configuration_of_the_last_entry_that_has_one_is_in_force() -> None:
+    log = RaftLog(NOTHING, entries_of(1), FIRST)
+    assert log.configuration == FIRST
+    log.append([configuring(2, SECOND), *entries_of(1, start=3)])
+    assert log.configuration == SECOND
+    assert RaftLog(NOTHING, [*entries_of(1), configuring(2, SECOND)]).configuration == SECOND
+
+
+def test_a_configuration_that_is_replaced_is_not_in_force() -> None:
+    log = RaftLog(NOTHING, [*entries_of(1), configuring(2, SECOND), configuring(3, THIRD)], FIRST)
+    log.merge([configuring(2, SECOND), *entries_of(2, start=3)])
+    assert log.configuration == SECOND
+    log.merge(entries_of(3, start=2))
+    assert log.configuration == FIRST
+
+
+def test_those_from_the_committed_one_on_are_possible() -> None:
+    log = RaftLog(NOTHING, [*entries_of(1), configuring(2, SECOND), *entries_of(1, start=3)], FIRST)
+    log.append([configuring(4, THIRD)])
+    for commit, possible in (
+        (1, (FIRST, SECOND, THIRD)),
+        (2, (SECOND, THIRD)),
+        (3, (SECOND, THIRD)),
+        (4, (THIRD,)),
+    ):
+        log.commit_to(LogIndex(commit))
+        assert log.possible_configurations == possible
+
+
+def test_a_snapshot_takes_the_place_of_the_configurations_before_it() -> None:
+    entries = [*entries_of(1), configuring(2, SECOND), *entries_of(1, start=3), configuring(4, THIRD)]
+    log = RaftLog(NOTHING, entries, FIRST)
+    log.commit_to(LogIndex(3))
+    assert [log.configurations.at(LogIndex(index)) for index in range(5)] == [
+        None,
+        None,
+        SECOND,
+        SECOND,
+        THIRD,
+    ]
+    log.compact(snapshot_of(1, 1))
+    assert log.possible_configurations == (SECOND, THIRD)
+    log.compact(Snapshot(LogIndex(3), Term(1), b"", SECOND))
+    assert log.possible_configurations == (SECOND, THIRD)
+    log.merge(entries_of(2, start=4))
+    assert log.configuration == SECOND
+
+
+def test_a_snapshot_from_elsewhere_says_which_configuration_is_in_force() -> None:
+    log = RaftLog(NOTHING, [configuring(1, SECOND)], FIRST)
+    log.restore(Snapshot(LogIndex(9), Term(2), b"", THIRD))
+    assert log.possible_configurations == (THIRD,)
+
+
+def test_a_configuration_that_no_leader_makes_is_damage() -> None:
+    with pytest.raises(CorruptDataError):
+        RaftLog(NOTHING, [Entry(LogIndex(1), Term(1), bytes(16))])

@@ -12,6 +12,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, encode_command
 from metadata.catalog.events import CommandRefused, Events, NodeRegistered
 from metadata.node.catalogue.replicated_catalog import Applied, ReplicatedCatalog, last_registration
+from metadata.raft.configuration import Configuration, encode_configuration
 from metadata.raft.proposals import ProposalId, encode_proposal
 from metadata.raft.state import Entry, Snapshot
 from tests.support.catalogs import create, register
@@ -42,6 +43,16 @@ def test_commands_are_applied_and_a_repeat_is_passed_over() -> None:
     assert node is not None
     assert node.node_epoch == 1, "a second registration would be a second start"
     assert state.catalog.count_streams() == 1
+
+
+def test_a_change_of_members_is_no_command_and_none_is_proposed_under_its_name() -> None:
+    state = ReplicatedCatalog(EMPTY)
+    changing = Entry(LogIndex(1), Term(1), encode_configuration(Configuration((N1,))))
+    state.apply([changing, entry(2, 7, register())])
+    assert (state.catalog.applied, state.catalog.node(N1) is not None) == (2, True)
+    assert not state.can_apply(changing.payload)
+    assert state.can_apply(entry(3, 1, create()).payload)
+    assert not state.can_apply(entry(3, 0, create()).payload)
 
 
 def test_who_waits_is_told_what_became_of_it() -> None:

@@ -6,6 +6,7 @@ from crc32c import crc32c
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.node.storage.frames import FRAME_HEADER_BYTES, MAGIC, FrameContents, encode_frame, scan
+from metadata.raft.configuration import Configuration
 from metadata.raft.state import Entry, HardState, Snapshot
 
 FIRST = FrameContents(
@@ -33,6 +34,22 @@ def test_the_format_is_pinned() -> None:
         "01000000"
         "0400000000000000" + "0200000000000000" + "04000000" + "666f7572"
     )
+
+
+def test_the_format_of_a_snapshot_with_members_is_pinned() -> None:
+    snapshot = Snapshot(LogIndex(3), Term(2), b"three", Configuration((NodeId("n1"),)))
+    contents = FrameContents((), HardState(Term(3), None), snapshot)
+    members = bytes(16) + b'{"voters":["n1"],"outgoing":[],"learners":[]}'
+    encoded = encode_frame(contents, 7, 0)
+    assert (encoded[28], encoded[32:]) == (
+        11,
+        bytes.fromhex("0300000000000000" + "ffff" + "0300000000000000" + "0200000000000000" + "05000000")
+        + b"three"
+        + bytes.fromhex("3d000000")
+        + members
+        + bytes(4),
+    )
+    assert scan(encoded, 7, 0).frames == (contents,)
 
 
 def test_frames_read_back_in_order() -> None:
