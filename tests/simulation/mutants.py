@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.simulation.mutation import Mutant
 
+_CONFIGURATION: Final = "metadata.raft.configuration"
 _ELECTION: Final = "metadata.raft.election"
 _FOLLOWING: Final = "metadata.raft.following"
 _LEADING: Final = "metadata.raft.leader.leading"
@@ -55,7 +56,6 @@ _VOTING: Final = (
         _LOG,
         "return (last_term, last_index) >= (self.last_term, self.last_index)",
         "return last_index >= self.last_index",
-        first=120,
     ),
     Mutant(
         "up_to_date_by_term_only",
@@ -68,14 +68,13 @@ _VOTING: Final = (
         _ELECTION,
         "isinstance(message, PreVoteResponse)",
         "isinstance(message, PreVoteResponse | VoteResponse)",
-        first=132,
     ),
     Mutant(
         "stale_pre_vote_accepted",
         _ELECTION,
         "if self.role is not Role.PRE_CANDIDATE or message.candidate_term != self.term:",
         "if self.role is not Role.PRE_CANDIDATE:",
-        first=128,
+        first=144,
     ),
     Mutant(
         "no_pre_vote_lease",
@@ -95,9 +94,11 @@ _VOTING: Final = (
         "return MonotonicNs(heard_of_majority_at + self._settings.election_timeout_ns)",
         "return NEVER",
     ),
-    Mutant("majority_off_by_one", "metadata.raft.quorum", "return voters // 2 + 1", "return voters // 2"),
     Mutant(
-        "half_is_a_majority", "metadata.raft.quorum", "return voters // 2 + 1", "return (voters + 1) // 2"
+        "half_of_the_votes_are_a_majority",
+        _CONFIGURATION,
+        "2 * len(set(some).intersection(half)) > len(half)",
+        "2 * len(set(some).intersection(half)) >= len(half)",
     ),
 )
 _REPLICATION: Final = (
@@ -156,7 +157,7 @@ _REPLICATION: Final = (
         _FOLLOWING,
         "if log.term_at(snapshot.index) == snapshot.term:",
         "if False:",
-        first=481,
+        first=441,
     ),
     Mutant(
         "truncation_leaves_durable_index",
@@ -169,9 +170,22 @@ _REPLICATION: Final = (
         _OUTPUT,
         "            write.durable_index = min(write.durable_index, index)",
         "            pass",
+        first=191,
     ),
 )
 _COMMITTING: Final = (
+    Mutant(
+        "half_of_the_logs_are_a_majority",
+        _CONFIGURATION,
+        "return ordered[len(ordered) // 2]",
+        "return ordered[(len(ordered) - 1) // 2]",
+    ),
+    Mutant(
+        "one_log_too_few_is_a_majority",
+        _CONFIGURATION,
+        "return ordered[len(ordered) // 2]",
+        "return ordered[max(len(ordered) // 2 - 1, 0)]",
+    ),
     Mutant(
         "commits_entries_of_old_terms",
         _LEADING,
@@ -181,8 +195,8 @@ _COMMITTING: Final = (
     Mutant(
         "leader_counts_before_durable",
         _REPLICATION_SOURCE,
-        "[self._output.durable_index, *matches]",
-        "[self._log.last_index, *matches]",
+        "_reached_by_majority(self._output.durable_index, ",
+        "_reached_by_majority(self._log.last_index, ",
     ),
     Mutant(
         "commits_beyond_what_matched",
@@ -220,14 +234,14 @@ _READING: Final = (
         _LEADING,
         "self.reads.confirmed(self._replication.acked_by_majority(self._round))",
         "self.reads.confirmed(self._round)",
-        first=304,
+        first=357,
     ),
     Mutant(
         "read_in_the_round_before",
         _LEADING,
         "self.reads.join(self._round, self._log.commit)",
         "self.reads.join(self._round - 1, self._log.commit)",
-        first=304,
+        first=357,
     ),
     Mutant(
         "read_without_own_term_commit",
@@ -240,7 +254,7 @@ _READING: Final = (
         _ELECTION,
         "isinstance(message, PreVoteResponse)",
         "isinstance(message, PreVoteResponse | VoterHeartbeatResponse)",
-        first=3363,
+        first=357,
     ),
 )
 _RETRYING: Final = (
@@ -256,7 +270,7 @@ _RECOVERING: Final = (
     Mutant(
         "empty_disk_votes",
         _RECOVERY,
-        "() if token is None else group.peers",
+        "() if token is None else parts[0].configuration.others(node_id)",
         "()",
     ),
     Mutant(
@@ -315,8 +329,8 @@ _RECOVERING: Final = (
     Mutant(
         "stands_while_it_recovers",
         _ELECTION,
-        "        if self.recovery_term:\n            self.role",
-        "        if False:\n            self.role",
+        "if self.recovery_term or not _may_be",
+        "if not _may_be",
         scenario=(
             "tests/unit/raft/test_recovery.py"
             "::test_it_neither_votes_nor_stands_before_it_holds_an_entry_of_a_term_behind_all_that_were_answered"
@@ -330,6 +344,138 @@ _RECOVERING: Final = (
         scenario=("tests/unit/raft/test_recovery.py::test_a_restart_goes_on_recovering"),
     ),
 )
+_MEMBERS_TEST: Final = "tests/unit/raft/test_member_changes.py"
+_CHANGING: Final = (
+    Mutant(
+        "no_joint_phase",
+        _CONFIGURATION,
+        "outgoing = () if wanted == self.voters else self.voters",
+        "outgoing = ()",
+    ),
+    Mutant(
+        "only_the_new_voters_elect",
+        _CONFIGURATION,
+        "len(half) for half in self._halves())",
+        "len(half) for half in self._halves()[:1])",
+    ),
+    Mutant(
+        "only_the_new_voters_commit",
+        _CONFIGURATION,
+        "return min(reached_by_majority(map(value_of, half)) for half in self._halves())",
+        "return reached_by_majority(map(value_of, self.voters))",
+    ),
+    Mutant(
+        "only_the_old_voters_commit",
+        _CONFIGURATION,
+        "return min(reached_by_majority(map(value_of, half)) for half in self._halves())",
+        "return reached_by_majority(map(value_of, self._halves()[-1]))",
+    ),
+    Mutant(
+        "learners_count",
+        _CONFIGURATION,
+        "return (self.voters, self.outgoing) if self.outgoing else (self.voters,)",
+        "return (self.voters + self.learners, *filter(None, (self.outgoing,)))",
+    ),
+    Mutant(
+        "in_force_once_committed",
+        _LOG,
+        "return self.configurations.at(self.last_index) or self._beginning",
+        "return self.configurations.at(self._commit) or self._beginning",
+    ),
+    Mutant(
+        "final_before_the_joint_one_is_committed",
+        _LEADING,
+        "        if not self._is_certain:\n            return\n",
+        "        if not configuration.is_joint and not self._is_certain:\n            return\n",
+    ),
+    Mutant(
+        "changes_overlap",
+        _LEADING,
+        "if configuration.is_joint or not self._is_certain or not self._may_read:",
+        "if configuration.is_joint:",
+        scenario=f"{_MEMBERS_TEST}::test_changes_come_one_after_the_other",
+    ),
+    Mutant(
+        "snapshot_without_members",
+        _MACHINE,
+        "Snapshot(index, term, payload, self._log.configurations.at(index))",
+        "Snapshot(index, term, payload)",
+    ),
+    Mutant(
+        "snapshot_with_the_members_in_force",
+        _MACHINE,
+        "self._log.configurations.at(index))",
+        "self._log.configuration)",
+        first=1288,
+    ),
+    Mutant(
+        "truncated_members_stay",
+        _LOG,
+        "        self.configurations.truncate_from(index)\n",
+        "",
+        scenario=f"{_MEMBERS_TEST}::test_a_change_that_is_truncated_is_not_in_force",
+    ),
+    Mutant(
+        "members_forgotten_at_a_snapshot",
+        _CONFIGURATION,
+        "self._items = [(index, self._items[place][1]), *self._items[place + 1 :]]",
+        "self._items = [(index, self._items[place][1])]",
+    ),
+    Mutant(
+        "strangers_become_voters",
+        _LEADING,
+        "if not all(self._replication.keeps_up(voter, now) for voter in new):",
+        "if False:",
+        scenario=f"{_MEMBERS_TEST}::test_who_becomes_a_voter_has_to_be_a_learner_that_has_all_and_is_heard",
+    ),
+    Mutant(
+        "removed_at_once",
+        _ELECTION,
+        "return any(node_id in each.electorate for each in log.possible_configurations)",
+        "return node_id in log.configuration.electorate",
+    ),
+    Mutant(
+        "learners_stand",
+        _ELECTION,
+        "return any(node_id in each.electorate for each in log.possible_configurations)",
+        "return node_id in log.configuration.members",
+        scenario=f"{_MEMBERS_TEST}::test_a_learner_takes_no_part_in_decisions",
+    ),
+    Mutant(
+        "a_removed_leader_stays",
+        _MACHINE,
+        "if self._leadership.is_dismissed:",
+        "if False:",
+        scenario=(
+            f"{_MEMBERS_TEST}::test_a_leader_that_is_removed_leads_until_that_is_committed"
+            "_and_has_another_stand_at_once"
+        ),
+    ),
+    Mutant(
+        "a_leader_leaves_before_that_is_committed",
+        _LEADING,
+        "        if not self._is_certain:\n            return\n",
+        "        if configuration.is_joint and not self._is_certain:\n            return\n",
+        scenario=(
+            f"{_MEMBERS_TEST}::test_a_leader_that_is_removed_leads_until_that_is_committed"
+            "_and_has_another_stand_at_once"
+        ),
+    ),
+    Mutant(
+        "only_members_get_a_vote",
+        _ELECTION,
+        "granted = is_free and self._log.is_no",
+        "granted = is_free and message.source in self._log.configuration.electorate and self._log.is_no",
+        scenario=f"{_MEMBERS_TEST}::test_a_candidate_gets_the_vote_of_somebody_who_has_not_heard_of_it",
+    ),
+    Mutant(
+        "new_members_wait_for_the_next_entry",
+        _REPLICATION_SOURCE,
+        "PeerProgress(next=last, heard_at=now)",
+        "PeerProgress(next=LogIndex(last + 1), heard_at=now)",
+        scenario=f"{_MEMBERS_TEST}::test_one_voter_becomes_three",
+    ),
+)
 _ALL: Final[tuple[Mutant, ...]] = (
     *_VOTING,
     *_REPLICATION,
@@ -337,5 +483,6 @@ _ALL: Final[tuple[Mutant, ...]] = (
     *_READING,
     *_RETRYING,
     *_RECOVERING,
+    *_CHANGING,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

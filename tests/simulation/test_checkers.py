@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
+from metadata.raft.configuration import Configuration, encode_configuration
 from metadata.raft.events import MessageReceived, MetadataLeaderChanged, Persist, ReadReady, Send, Tick
 from metadata.raft.messages.voter_messages import (
     AppendRejection,
@@ -23,6 +24,7 @@ from tests.simulation.raft.checkers.commits import Commits
 from tests.simulation.raft.checkers.disks import check_write
 from tests.simulation.raft.checkers.elections import Elections
 from tests.simulation.raft.checkers.log_matching import LogMatching
+from tests.simulation.raft.checkers.members import Members, are_majority
 from tests.simulation.raft.checkers.promises import Promises
 from tests.simulation.raft.checkers.reads import History, Reads
 from tests.simulation.raft.checkers.stability import Stability
@@ -32,6 +34,7 @@ from tests.simulation.violation import Violation
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 TIMEOUT = 1_000
+ALL = (frozenset((A, B, C)),)
 
 
 def _entry(index: int, term: int, payload: bytes = b"") -> Entry:
@@ -43,6 +46,15 @@ def _log(*terms: int, term: int | None = None, vote: NodeId | None = None) -> Lo
     return LogImage(
         HardState(Term(term if term is not None else max(terms, default=0)), vote), entries=entries
     )
+
+
+def _joint(index: int) -> Entry:
+    """C alone, in place of all."""
+    return _entry(index, 1, encode_configuration(Configuration((C,), outgoing=(A, B, C))))
+
+
+def _final(index: int) -> Entry:
+    return _entry(index, 1, encode_configuration(Configuration((C,))))
 
 
 def _writes(*entries: Entry, term: int | None = None, vote: NodeId | None = None) -> Persist:
@@ -62,12 +74,12 @@ def _request(term: int, last_index: int, last_term: int) -> VoteRequest:
 
 
 def _commits(*disks: LogImage) -> Commits:
-    return Commits(dict(zip((A, B, C), disks, strict=True)))
+    return Commits(dict(zip((A, B, C), disks, strict=True)), Members(frozenset((A, B, C))))
 
 
 def _committed(*disks: LogImage) -> Commits:
     commits = _commits(*disks)
-    commits.announced(disks[0], 1, Term(1), leads=True)
+    commits.announced(disks[0], 1, Term(1), leads=True, sides=ALL)
     return commits
 
 
@@ -135,15 +147,15 @@ def _reads_too_early() -> None:
 
 def _stability(leader: NodeId) -> Stability:
     stability = Stability(B, (A, B, C), TIMEOUT)
-    stability.handled(Tick(), (MetadataLeaderChanged(leader, Term(1)),), 0)
+    stability.handled(Tick(), (MetadataLeaderChanged(leader, Term(1)),), 0, ALL)
     return stability
 
 
 def _helps_to_depose(answer: Message) -> None:
     stability = _stability(A)
-    stability.handled(MessageReceived(Heartbeat(A, B, Term(1), LogIndex(0), 1)), (), 0)
+    stability.handled(MessageReceived(Heartbeat(A, B, Term(1), LogIndex(0), 1)), (), 0, ALL)
     request = MessageReceived(VoteRequest(C, B, Term(2), LogIndex(0), Term(0), transferred=False))
-    stability.handled(request, (Persist(1, then=(Send(answer),)),), TIMEOUT - 1)
+    stability.handled(request, (Persist(1, then=(Send(answer),)),), TIMEOUT - 1, ALL)
 
 
 def _stale(message: Message) -> None:
@@ -157,16 +169,19 @@ _BROKEN: dict[str, Callable[[], None]] = {
     "another entry before": lambda: _matched().asked(_log(2), _writes(_entry(2, 2, b"x"))),
     "a gap in the log": _leaves_a_gap,
     "commit on a minority": lambda: _commits(_log(1), _log(), _log()).announced(
-        _log(1), 1, Term(1), leads=True
+        _log(1), 1, Term(1), leads=True, sides=ALL
+    ),
+    "commit on a majority of one side": lambda: _commits(_log(1), _log(1), _log()).announced(
+        _log(1), 1, Term(1), leads=True, sides=(frozenset((A, B)), frozenset((C,)))
     ),
     "commit beyond the log": lambda: _commits(_log(1), _log(1), _log()).announced(
-        _log(), 1, Term(1), leads=False
+        _log(), 1, Term(1), leads=False, sides=ALL
     ),
     "commit of an earlier term by counting": lambda: _commits(_log(1), _log(1), _log()).announced(
-        _log(1), 1, Term(2), leads=True
+        _log(1), 1, Term(2), leads=True, sides=ALL
     ),
     "another entry committed": lambda: _committed(_log(1), _log(1), _log()).announced(
-        _log(2), 1, Term(2), leads=False
+        _log(2), 1, Term(2), leads=False, sides=ALL
     ),
     "a leader without a committed entry": lambda: _committed(_log(1), _log(1), _log()).elected(C, Term(2)),
     "a term that goes back": lambda: check_write(A, _log(term=2), _writes(term=1)),
@@ -209,9 +224,9 @@ _BROKEN: dict[str, Callable[[], None]] = {
     "a vote against a leader just heard": lambda: _helps_to_depose(VoteResponse(B, C, Term(2), granted=True)),
     "a pre-vote against it": lambda: _helps_to_depose(PreVoteResponse(B, C, Term(1), Term(1), granted=True)),
     "a candidacy without pre-votes": lambda: _stability(A).handled(
-        Tick(), (Send(VoteRequest(B, A, Term(2), LogIndex(0), Term(0), transferred=False)),), TIMEOUT
+        Tick(), (Send(VoteRequest(B, A, Term(2), LogIndex(0), Term(0), transferred=False)),), TIMEOUT, ALL
     ),
-    "a leader in silence": lambda: _stability(B).handled(Tick(), (), TIMEOUT + 1),
+    "a leader in silence": lambda: _stability(B).handled(Tick(), (), TIMEOUT + 1, ALL),
 }
 
 
@@ -230,9 +245,28 @@ def test_a_committed_entry_that_leaves_a_majority_of_disks_is_a_violation() -> N
         commits.lost(B)
 
 
+def test_who_decides_is_read_from_the_log_and_from_what_is_committed_before_it() -> None:
+    members = Members(ALL[0])
+    before = LogImage(entries=[_entry(1, 1)])
+    assert members.by(before) == ALL
+    both = (frozenset((C,)), ALL[0])
+    assert members.by(LogImage(entries=[_entry(1, 1), _joint(2)])) == both
+    members.committed(_joint(2))
+    assert members.certain == both[0]
+    assert members.by(before) == ALL
+    assert members.by(LogImage(snapshot=Snapshot(LogIndex(2), Term(1), b""))) == both
+    assert members.by(LogImage(entries=[_entry(1, 1), _joint(2), _final(3)])) == both[:1]
+
+
+def test_a_majority_is_more_than_half_of_each_side() -> None:
+    assert are_majority({A, B}, ALL)
+    assert not are_majority({A}, ALL)
+    assert not are_majority({A, B}, (*ALL, frozenset((C,))))
+
+
 def test_what_a_healthy_leader_does_is_no_violation() -> None:
     stability = _stability(B)
     answer = VoterHeartbeatResponse(A, B, Term(1), 1)
-    stability.handled(MessageReceived(answer), (ReadReady((1,), LogIndex(0)),), MonotonicNs(TIMEOUT))
-    stability.handled(Tick(), (), TIMEOUT + 1)
+    stability.handled(MessageReceived(answer), (ReadReady((1,), LogIndex(0)),), MonotonicNs(TIMEOUT), ALL)
+    stability.handled(Tick(), (), TIMEOUT + 1, ALL)
     check_answers(MessageReceived(answer), (ReadReady((1,), LogIndex(0)),), _log(1), Term(1))

@@ -117,8 +117,8 @@ def test_a_crash_keeps_a_prefix_of_the_writes_under_way_and_reports_none() -> No
 
 
 def test_a_mutant_whose_snippet_is_gone_or_not_unique_is_an_error() -> None:
-    for snippet, times in (("no such code", "0"), ("return", r"[2-9]")):
-        mutant = Mutant("odd", "metadata.raft.quorum", snippet, "pass")
+    for snippet, times in (("no such code", "0"), ("return", r"[0-9]+")):
+        mutant = Mutant("odd", "metadata.raft.configuration", snippet, "pass")
         with pytest.raises(LookupError, match=f"odd: its snippet is {times} times"):
             mutant.source()
 

@@ -81,7 +81,7 @@ class CatalogMachine:
     def apply(self, entry: Entry) -> bytes | None:
         """Apply the next entry; return the proposal's name if its command was decided on."""
         self._events = None
-        proposal_id = self.deciding = decode_proposal(entry.payload)[0] if entry.payload else None
+        proposal_id = self.deciding = None if entry.is_for_the_voters else decode_proposal(entry.payload)[0]
         self._replicated.apply((entry,))
         if proposal_id is None:
             return None

@@ -10,6 +10,7 @@ from tests.simulation.cluster.operator import Operator
 from tests.simulation.cluster.swarm import draw, with_lost_logs
 from tests.simulation.cluster.world import World
 from tests.simulation.outcome import Case, Outcome, Patience, run_case
+from tests.simulation.raft.member_changes import MemberChanges
 from tests.simulation.raft.voter import group_text, is_one_group
 from tests.simulation.replica.clients import Clients
 from tests.simulation.replica.swarm import LEASE
@@ -29,6 +30,7 @@ class _Run(Case):
             trace.line(0, "----", f"seed {seed}: {world.swarm}")
         for name in world.swarm.nodes:
             world.nodes[name] = ClusterNode(world, name, self.died)
+        MemberChanges(world.raft, world.voters, Random(f"members of {seed}"), keep_all=True)
         self._clients = Clients(world.replicas, world.nodes)
         self.faults = self._faults = Faults(world, Operator(world), self._clients.publisher_names)
 
@@ -56,7 +58,7 @@ class _Run(Case):
         world, left_dead = self._world, self._faults.left_dead
         return (
             world.replicas.checks.catalog.count_streams() == len(world.swarm.replica.streams)
-            and is_one_group(world.voters.values(), len(left_dead))
+            and is_one_group(world.voters.values(), left_dead)
             and self._clients.ending.is_settled(left_dead)
         )
 

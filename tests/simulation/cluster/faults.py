@@ -52,7 +52,7 @@ class Faults(FaultSchedule):
         for name in bus.restart():
             bus.come_back(name)
         networks = (world.raft.network, world.saying, world.replicas.network, bus.network)
-        self.heal(networks, may_spare_one=len(world.nodes) > 2)
+        self.heal(networks, lambda node: len(world.nodes) > 2 and world.raft.can_do_without([node]))
         for node in self._nodes.values():
             node.voter.writer.calm()
 

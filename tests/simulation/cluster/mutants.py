@@ -72,7 +72,6 @@ _STEWARDS: Final = (
         _CONTROLLER_TERM,
         "        self._end_work()\n        self._reports.clear()\n        self._term = term",
         "        self._reports.clear()\n        self._term = term",
-        first=20,
     ),
     _mutant(
         "controller_forgets_leases",
@@ -92,7 +91,7 @@ _STEWARDS: Final = (
         _LEASE_CLIENT,
         "MonotonicNs(grant.asked_at + usable_ns)",
         "MonotonicNs(now + usable_ns)",
-        first=371,
+        first=228,
     ),
 )
 _CATALOGUE: Final = (
@@ -101,9 +100,8 @@ _CATALOGUE: Final = (
         _LEADERSHIP,
         "if stream.isr_version != command.expected_isr_version:",
         "if False:",
-        first=133,
     ),
-    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=153),
+    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=109),
     _mutant(
         "same_epoch_for_the_next_leader",
         _LEADERSHIP,

@@ -33,7 +33,7 @@ class Client:
 
     def __init__(self, world: World, name: str, voters: Mapping[NodeId, Voter]) -> None:
         self._world, self._name, self._voters = world, name, voters
-        self._believed = world.rng.choice(world.swarm.voters)
+        self._believed = world.rng.choice(world.swarm.machines)
         self._number = 0
         self._operation: _Operation | None = None
         self._last_words = 2
@@ -91,7 +91,7 @@ class Client:
         if count is not None:
             self._complete(operation, count)
         elif attempt[1] == operation.attempts:
-            self._believed = leader or self._world.rng.choice(self._world.swarm.voters)
+            self._believed = leader or self._somebody_else()
             # Who is asked may know of no leader, or of a dead one: do not ask more often than it learns.
             pause = self._think() + ELECTION_TIMEOUT // (10 if leader else 2)
             self._world.timeline.after(pause, self._retry, attempt)
@@ -106,14 +106,26 @@ class Client:
         self._world.timeline.after(self._think(), self._begin)
 
     def _timed_out(self, attempt: tuple[int, int]) -> None:
-        self._believed = self._world.rng.choice(self._world.swarm.voters)
-        self._retry(attempt)
+        if self._waits_for(attempt):
+            self._believed = self._somebody_else()
+            self._retry(attempt)
 
     def _retry(self, attempt: tuple[int, int]) -> None:
-        operation = self._operation
-        if operation is not None and attempt == (operation.number, operation.attempts):
+        if self._operation is not None and self._waits_for(attempt):
             self._world.trace.counts["retried"] += 1
-            self._attempt(operation)
+            self._attempt(self._operation)
+
+    def _waits_for(self, attempt: tuple[int, int]) -> bool:
+        """Tell whether that is the last attempt, and unanswered."""
+        operation = self._operation
+        return operation is not None and attempt == (operation.number, operation.attempts)
+
+    def _somebody_else(self) -> NodeId:
+        """Return whom to ask next; in the end all in turn, as few of them may be members."""
+        machines = self._world.swarm.machines
+        if self._world.healing:
+            return machines[(machines.index(self._believed) + 1) % len(machines)]
+        return self._world.rng.choice(machines)
 
     def _lost(self) -> bool:
         return self._world.rng.random() < self._world.network.weather.loss

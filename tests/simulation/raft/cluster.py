@@ -9,7 +9,8 @@ from tests.simulation.clock import DriftingClock
 from tests.simulation.outcome import Case, Outcome, Patience, run_case
 from tests.simulation.raft.client import Client
 from tests.simulation.raft.faults import Faults
-from tests.simulation.raft.swarm import ELECTION_TIMEOUT, draw
+from tests.simulation.raft.member_changes import MemberChanges
+from tests.simulation.raft.swarm import ELECTION_TIMEOUT, draw, with_losses_or_strangers
 from tests.simulation.raft.voter import Voter, group_text, is_one_group
 from tests.simulation.raft.world import World
 from tests.simulation.trace import Trace
@@ -22,18 +23,22 @@ _PATIENCE: Final = Patience(100 * ELECTION_TIMEOUT, steps_max=20_000)
 class _Run(Case):
     def __init__(self, seed: int, trace: Trace) -> None:
         rng = Random(seed)
-        self._world = world = World(rng, draw(rng), trace, losses=Random(f"disks of {seed}"))
+        losses = Random(f"disks of {seed}")
+        swarm = with_losses_or_strangers(draw(rng), losses)
+        self._world = world = World(rng, swarm, trace, losses=losses)
         super().__init__(world.timeline, world.swarm.safety_end, SAFETY_STEPS_MAX, _PATIENCE)
         if trace.on:
             trace.line(0, "----", f"seed {seed}: {world.swarm}")
         self._voters: dict[NodeId, Voter] = {}
-        for name in world.swarm.voters:
+        for name in swarm.machines:
             clock = DriftingClock(rng.randint(0, 10**12), rng.randint(-1, 1) * world.swarm.drift_ppm)
             self._voters[name] = Voter(world, name, self.died, clock)
             self._voters[name].start()
         self._clients = [
             Client(world, f"c{number}", self._voters) for number in range(1, world.swarm.clients + 1)
         ]
+        if swarm.strangers:
+            MemberChanges(world, self._voters, Random(f"members of {seed}"))
         self.faults = self._faults = Faults(world, self._voters)
 
     @property

@@ -2,13 +2,9 @@
 
 import itertools
 from random import Random
-from typing import Final
 
 from envelope.types import NodeId
 from tests.simulation.raft.disk import LogImage
-
-SHARES: Final = (0.0, 0.0, 0.0, 0.1, 0.5)
-"""In how many of a world's restarts the disk is gone; where it may be, the group begins with empty disks."""
 
 
 class DiskLosses:

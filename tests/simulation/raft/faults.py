@@ -39,9 +39,9 @@ class Faults:
         self._plan()
 
     @property
-    def left_dead(self) -> int:
-        """How many voters are not to be started again for now."""
-        return len(self._left_dead)
+    def left_dead(self) -> list[NodeId]:
+        """The voters that are not to be started again for now."""
+        return [voter.name for voter in self._left_dead]
 
     def died(self, name: NodeId) -> None:
         """A process ended: its peers notice sooner or later, and it is started again."""
@@ -58,7 +58,8 @@ class Faults:
         world, rng = self._world, self._world.rng
         # A voter without a disk asks all others, and a new group begins once all of it are there.
         minority = (len(self._voters) - 1) // 2 if world.disk_losses.all_vote else 0
-        self._left_dead = self._some(rng.randint(1, minority) if minority and rng.random() < 0.3 else 0)
+        some = self._some(rng.randint(1, minority) if minority and rng.random() < 0.3 else 0)
+        self._left_dead = some if world.can_do_without([voter.name for voter in some]) else []
         self._note("healed", f"without {' '.join(voter.name for voter in self._left_dead) or 'exception'}")
         world.network.heal()
         world.network.weather.calm(ELECTION_TIMEOUT // 50)

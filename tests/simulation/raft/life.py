@@ -7,6 +7,7 @@ from envelope.types import LogIndex, MonotonicNs, NodeId, Term
 from metadata.raft.events import (
     Action,
     Apply,
+    ChangeMembers,
     CompactLog,
     Event,
     MetadataLeaderChanged,
@@ -22,6 +23,7 @@ from metadata.raft.events import (
 )
 from metadata.raft.machine import Raft
 from tests.simulation.raft.checkers.answers import check_answers
+from tests.simulation.raft.checkers.members import Sides
 from tests.simulation.raft.checkers.stability import Stability
 from tests.simulation.raft.description import event_text
 from tests.simulation.raft.world import World
@@ -45,11 +47,12 @@ class Life:
         self._proposals: dict[tuple[LogIndex, Term], Answer] = {}
         self._reads: dict[int, Answer] = {}
         self._ready: list[tuple[LogIndex, int]] = []
-        self._stability = Stability(name, world.swarm.voters, world.swarm.election_timeout)
+        self._stability = Stability(name, world.swarm.machines, world.swarm.election_timeout)
         self.leading = False
         world.checks.asked[name] = self._asked
         world.checks.applied.started(name, self.machine)
-        voters, token = frozenset(world.swarm.voters), world.disk_losses.token(name)
+        voters = frozenset(world.swarm.voters if name in world.swarm.voters else ())
+        token = world.disk_losses.token(name)
         self.raft = Raft(
             node_id=name,
             voters=voters,
@@ -59,6 +62,7 @@ class Life:
             recovery_token=token,
         )
         self._commit: LogIndex = self.raft.commit
+        self._sides = world.checks.members.by(self._asked)
         self._trace(f"starts: {self.raft}")
 
     @property
@@ -81,6 +85,13 @@ class Life:
         if self._proposing is not None:
             raise Violation(f"{self.name} has neither taken nor refused a proposal")
 
+    def change(
+        self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...], answer: Answer, now: MonotonicNs
+    ) -> None:
+        """Change the members for an operator; answered when the first entry of it is applied."""
+        self._proposing = 1, answer
+        self.tell(ChangeMembers(voters, learners), now)
+
     def read(self, token: int, answer: Answer, now: MonotonicNs) -> None:
         """Read for a client; answered once the state machine is new enough."""
         self._reads[token] = answer
@@ -90,7 +101,7 @@ class Life:
     def _handle(self, event: Event, now: MonotonicNs) -> None:
         world = self._world
         world.steps += 1
-        term = self.raft.term
+        term, sides = self.raft.term, self._sides
         try:
             actions = self.raft.handle(event, now)
         except CorruptDataError as error:
@@ -98,11 +109,11 @@ class Life:
         if world.trace.on:
             self._trace(f"{event_text(event)}  | {self.raft}")
         check_answers(event, actions, self._asked, term)
-        self._stability.handled(event, actions, now)
+        self._stability.handled(event, actions, now, sides)
         for action in actions:
             self._perform(action)
         if self.raft.commit != self._commit:
-            self._commit_moved()
+            self._commit_moved(sides)
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -114,6 +125,7 @@ class Life:
                 if action.entries and action.entries[0].index <= self._asked.last_index:
                     self._world.trace.counts["truncated"] += 1
                 self._asked.write(action)
+                self._sides = self._world.checks.members.by(self._asked)
                 self._put_write(action)
             case Apply():
                 self._apply(action)
@@ -171,12 +183,12 @@ class Life:
             self._world.trace.counts["read"] += 1
             self._reads.pop(token)(self.machine.count, None)
 
-    def _commit_moved(self) -> None:
+    def _commit_moved(self, sides: Sides) -> None:
         if self.raft.commit < self._commit:
             raise Violation(f"{self.name}: commit goes back from {self._commit} to {self.raft.commit}")
         self._commit = self.raft.commit
         announced = self._world.checks.commits.announced
-        announced(self._asked, self._commit, self.raft.term, leads=self.leading)
+        announced(self._asked, self._commit, self.raft.term, sides=sides, leads=self.leading)
 
     def _apply(self, action: Apply) -> None:
         for entry in action.entries:

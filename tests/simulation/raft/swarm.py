@@ -4,7 +4,7 @@ A world with every fault at once seldom gets anywhere; one with few of them reac
 (Groce et al., "Swarm Testing", ISSTA 2012).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -13,6 +13,8 @@ from tests.simulation.network import Weather
 
 ELECTION_TIMEOUT: Final = 1_000_000_000
 """Virtual ns; every other time of a run is drawn in proportion to it."""
+
+_DISK_LOSSES: Final = (0.0, 0.0, 0.0, 0.1, 0.5)
 
 _AGAINST_LEADERS: Final = ("kill_leader", "isolate_leader", "isolate_leader", "transfer", "one_way")
 
@@ -71,6 +73,15 @@ class Swarm:
     safety_end: int
     """When faults end and everything must converge."""
     election_timeout: int = ELECTION_TIMEOUT
+    disk_loss: float = 0.0
+    """In how many of the restarts the disk is gone; where it may be, the group begins with empty disks."""
+    strangers: tuple[NodeId, ...] = ()
+    """Machines that are no voters at first, but may become some."""
+
+    @property
+    def machines(self) -> tuple[NodeId, ...]:
+        """All that may ever be voters."""
+        return self.voters + self.strangers
 
 
 def draw(rng: Random) -> Swarm:
@@ -106,6 +117,19 @@ def draw(rng: Random) -> Swarm:
         compact_entries=rng.choice((0, 1, 3, 10, 30)),
         safety_end=int(timeout * rng.uniform(8, 30)),
     )
+
+
+def with_losses_or_strangers(swarm: Swarm, rng: Random) -> Swarm:
+    """Draw what has a chance of its own, so that the rest of the world is as it was before there was any.
+
+    A voter that has lost its disk has to know all voters that there are: in no world is there both.
+    """
+    disk_loss = rng.choice(_DISK_LOSSES)
+    if disk_loss:
+        return replace(swarm, disk_loss=disk_loss)
+    first = len(swarm.voters) + 1
+    strangers = tuple(NodeId(f"n{number}") for number in range(first, first + rng.choice((1, 1, 2, 3))))
+    return replace(swarm, strangers=strangers)
 
 
 def _draw_weather(rng: Random, *, short_reigns: bool) -> Weather:

@@ -56,7 +56,7 @@ class Tally:
     def apply(self, entry: Entry) -> bytes | None:
         """Apply the next entry; return its command if it had an effect."""
         self.index = entry.index
-        if not entry.payload:
+        if entry.is_for_the_voters:
             return None
         proposal_id, command = decode_proposal(entry.payload)
         if not self._proposals.is_new(proposal_id):

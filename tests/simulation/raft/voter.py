@@ -37,7 +37,7 @@ class Voter:
         """
         self._world, self.name, self._died, self._disk = world, name, died, disk
         self.timer = Timer(world.timeline, clock, self._wake)
-        others = [voter for voter in world.swarm.voters if voter != name]
+        others = [voter for voter in world.swarm.machines if voter != name]
         self._heirs = itertools.cycle(others)
         self._held: list[Callable[[], None]] = []
         self.paused = False
@@ -91,6 +91,16 @@ class Voter:
             self._held.append(lambda: self.propose(payloads, answer))
         elif self.life is not None:
             self.life.propose(payloads, answer, self.timer.now())
+            self.plan()
+
+    def change(self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...], answer: Answer) -> None:
+        """Change the members for an operator, unless it is too late; a dead process says nothing."""
+        if self._world.healing:
+            return
+        if self.paused:
+            self._held.append(lambda: self.change(voters, learners, answer))
+        elif self.life is not None:
+            self.life.change(voters, learners, answer, self.timer.now())
             self.plan()
 
     def read(self, answer: Answer) -> None:
@@ -172,16 +182,20 @@ class Voter:
             raise Violation(f"{self.name} wants a tick at {self.life.raft.wake_at}, which has been")
 
 
-def is_one_group(voters: Collection[Voter], left_dead: int) -> bool:
-    """Tell whether all but ``left_dead`` live, know one leader and have applied all that it has."""
+def is_one_group(voters: Collection[Voter], left_dead: Collection[NodeId]) -> bool:
+    """Tell whether all members but ``left_dead`` live, know one leader and have applied all that it has."""
     leaders = [voter for voter in voters if voter.leading]
     if len(leaders) != 1:
         return False
     leader = leaders[0].life
     assert leader is not None, "a leader is alive"
-    lives = [voter.life for voter in voters if voter.life is not None]
-    return len(lives) == len(voters) - left_dead and all(
-        life.raft.leader == leader.name and life.applied == leader.raft.last_index for life in lives
+    configuration = leader.raft.configuration
+    awaited = configuration.members.difference(left_dead)
+    lives = [voter.life for voter in voters if voter.life is not None and voter.name in awaited]
+    return (
+        not configuration.is_joint
+        and len(lives) == len(awaited)
+        and all(life.raft.leader == leader.name and life.applied == leader.raft.last_index for life in lives)
     )
 
 

@@ -1,6 +1,6 @@
 """What the parts of one run share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 
 from envelope.types import NodeId
@@ -13,10 +13,11 @@ from tests.simulation.raft.checkers.commits import Commits
 from tests.simulation.raft.checkers.disks import check_write
 from tests.simulation.raft.checkers.elections import Elections
 from tests.simulation.raft.checkers.log_matching import LogMatching
+from tests.simulation.raft.checkers.members import Members, are_majority
 from tests.simulation.raft.checkers.promises import Promises
 from tests.simulation.raft.checkers.reads import History, Reads
 from tests.simulation.raft.disk import LogImage
-from tests.simulation.raft.disk_losses import SHARES, DiskLosses
+from tests.simulation.raft.disk_losses import DiskLosses
 from tests.simulation.raft.state_machine import State, StateMachine
 from tests.simulation.raft.swarm import Swarm
 from tests.simulation.raft.tally import Tally
@@ -27,13 +28,14 @@ from tests.simulation.trace import Trace
 class Checks:
     """Every checker, told of what concerns several of them in one call."""
 
-    def __init__(self, disks: dict[NodeId, LogImage], beginning: State) -> None:
+    def __init__(self, disks: dict[NodeId, LogImage], beginning: State, founders: frozenset[NodeId]) -> None:
         self.disks = disks
         self.asked: dict[NodeId, LogImage] = {}
         """The logs of the voters that are alive as they want them, ahead of their disks."""
         self.elections = Elections()
         self.log_matching = LogMatching()
-        self.commits = Commits(disks)
+        self.members = Members(founders)
+        self.commits = Commits(disks, self.members)
         self.promises = Promises(disks)
         self.applied = Applied(beginning)
         self.reads = Reads()
@@ -92,7 +94,7 @@ class World:
             trace: takes what happens.
             timeline: where others take part too.
             new_machine: returns a voter's state machine, before the first entry, for a new life of it.
-            losses: the chance by which disks are lost; None: none ever is.
+            losses: the chance by which disks are lost; None: that of all.
         """
         self.rng, self.swarm, self.trace = rng, swarm, trace
         self.timeline = timeline or Timeline()
@@ -105,13 +107,18 @@ class World:
             appends_in_flight_max=swarm.appends_in_flight_max,
             entries_in_flight_max=swarm.entries_in_flight_max,
         )
-        self.disks = {name: LogImage() for name in swarm.voters}
-        share = losses.choice(SHARES) if losses is not None else 0.0
-        self.disk_losses = DiskLosses(losses or rng, share, self.disks)
-        self.checks = Checks(self.disks, new_machine(swarm.voters[0]).state)
+        self.disks = {name: LogImage() for name in swarm.machines}
+        self.disk_losses = DiskLosses(losses or rng, swarm.disk_loss, self.disks)
+        self.checks = Checks(self.disks, new_machine(swarm.voters[0]).state, frozenset(swarm.voters))
         self.steps = 0
         self.healing = False
         self._tokens = 0
+
+    def can_do_without(self, dead: Collection[NodeId]) -> bool:
+        """Tell whether the others decide, whichever of the configurations in any log comes to be in force."""
+        alive = set(self.disks).difference(dead)
+        logs = (*self.disks.values(), *self.checks.asked.values())
+        return all(are_majority(alive, self.checks.members.by(log)) for log in logs)
 
     def new_token(self) -> int:
         """Return a number that no read had before."""

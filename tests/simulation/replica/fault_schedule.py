@@ -90,8 +90,8 @@ class FaultSchedule:
         """A process ends by itself."""
         self._processes.died(name)
 
-    def heal(self, networks: Sequence[Links], *, may_spare_one: bool) -> None:
-        """End every fault; but sometimes a node stays dead until `revive`, if one may."""
+    def heal(self, networks: Sequence[Links], can_do_without: Callable[[NodeId], bool]) -> None:
+        """End every fault; but sometimes a node stays dead until `revive`, if one can be done without."""
         world, targets, processes = self._world, self._targets, self._processes
         for network in networks:
             network.heal()
@@ -99,7 +99,7 @@ class FaultSchedule:
         spare = [
             node
             for node in targets.some()
-            if may_spare_one and world.rng.random() < 0.3 and targets.is_spare(node)
+            if can_do_without(node.name) and world.rng.random() < 0.3 and targets.is_spare(node)
         ]
         processes.left_dead = spare
         world.fault("healed", f"without {' '.join(names(spare)) or 'exception'}")

@@ -53,4 +53,4 @@ class Faults(FaultSchedule):
         world = self._service_world
         if world.metadata.down:
             world.metadata.come_back()
-        self.heal((world.network, world.bus.network), may_spare_one=True)
+        self.heal((world.network, world.bus.network), lambda node: True)

@@ -25,6 +25,7 @@ from metadata.raft.messages.voter_messages import (
     VoteRequest,
     VoteResponse,
 )
+from tests.simulation.raft.checkers.members import Sides, are_majority
 from tests.simulation.violation import Violation
 
 _LEADERS_WORDS = (AppendRequest, Heartbeat, SnapshotRequest)
@@ -35,7 +36,7 @@ class Stability:
 
     def __init__(self, name: NodeId, voters: Iterable[NodeId], election_timeout: int) -> None:
         self._name, self._others = name, [voter for voter in voters if voter != name]
-        self._majority = (len(self._others) + 1) // 2 + 1
+        self._sides: Sides = ()
         self._election_timeout = election_timeout
         self._leader: NodeId | None = None
         self._term = Term(0)
@@ -43,8 +44,9 @@ class Stability:
         self._heard_at: dict[NodeId, int] = {}
         self._granted: dict[Term, set[NodeId]] = {}
 
-    def handled(self, event: Event, actions: tuple[Action, ...], now: int) -> None:
-        """The voter was given ``event`` and wants ``actions``."""
+    def handled(self, event: Event, actions: tuple[Action, ...], now: int, sides: Sides) -> None:
+        """The voter, by whose log ``sides`` decided, was given ``event`` and wants ``actions``."""
+        self._sides = sides
         if isinstance(event, MessageReceived):
             self._received(event.message, now)
         elif isinstance(event, PeerDisconnected) and event.refused and event.peer == self._leader:
@@ -89,7 +91,7 @@ class Stability:
     def _said(self, message: Message, event: Event, now: int) -> None:
         if isinstance(message, VoteRequest):
             granted = self._granted.get(Term(message.term - 1), {self._name})
-            if not message.transferred and len(granted) < self._majority:
+            if not message.transferred and not are_majority(granted, self._sides):
                 raise Violation(f"{message} without a majority that would vote for it: {sorted(granted)}")
         elif isinstance(message, VoteResponse | PreVoteResponse) and message.granted:
             self._is_free_to_vote(message, event, now)
@@ -106,6 +108,6 @@ class Stability:
             )
 
     def _is_supported(self, now: int) -> None:
-        silent = [name for name in self._others if now - self._heard_at.get(name, 0) > self._election_timeout]
-        if len(self._others) + 1 - len(silent) < self._majority:
+        silent = {name for name in self._others if now - self._heard_at.get(name, 0) > self._election_timeout}
+        if not are_majority({self._name, *self._others} - silent, self._sides):
             raise Violation(f"{self._name} still leads after an election timeout of silence from {silent}")
