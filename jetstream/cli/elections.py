@@ -11,7 +11,8 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.output.console import print_result, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.client.connection import JetstreamClient
-from metadata.api.responses import ElectLeaderResponse, StreamInfo
+from metadata.api.move_responses import ElectLeaderResponse
+from metadata.api.responses import StreamInfo
 
 ELECT_EXAMPLES: Final = (
     "jetstream stream elect orders --unclean n2",

@@ -8,7 +8,7 @@ from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.output.console import print_json, print_result, print_table
 from jetstream.cli.program.help_text import Json, StreamArgument
-from metadata.api.responses import MovesResponse, RemoveNodeResponse
+from metadata.api.move_responses import MovesResponse, RemoveNodeResponse
 
 REASSIGN_EXAMPLES: Final = (
     "jetstream stream reassign orders n2 n3 n4",

@@ -17,6 +17,7 @@ from metadata.api.group_responses import (
     ListGroupsResponse,
     ResetGroupResponse,
 )
+from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse
 from metadata.api.namespace_responses import ListNamespacesResponse, NamespaceInfo
 from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
@@ -353,40 +354,6 @@ class ClusterInfo(ApiResponse):
     metadata_leader: str | None
     streams: int = Field(description="without the system's own")
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
-
-
-class ReplicaMove(ApiResponse):
-    """The replicas of a stream before and after a move; the first is the preferred leader."""
-
-    stream: str
-    before: list[str]
-    after: list[str]
-    read_replicas_before: list[str] = Field(default_factory=list)
-    read_replicas_after: list[str] = Field(default_factory=list)
-
-
-class MovesResponse(ApiResponse):
-    """The moves under way; a stream has a target in ``stream.info`` until it is moved."""
-
-    moves: list[ReplicaMove] = Field(
-        description="at most 1024, in the order of names; those that are not listed are made too"
-    )
-    total: int = Field(description="streams that are moved")
-
-
-class ElectLeaderResponse(ApiResponse):
-    """A reign has begun whose leader was not in sync."""
-
-    name: str
-    leader: str
-    leader_epoch: int
-    given_up: list[str] = Field(description="who was in sync before; what only these have is lost")
-
-
-class RemoveNodeResponse(ApiResponse):
-    """The node is forgotten."""
-
-    node: str
 
 
 class ErrorBody(ApiResponse):

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 
 from envelope.errors import InternalError, NodeInUse, NotLeader, RemovalPending, UnknownNode, UnknownStream
 from envelope.types import NodeId, StreamName
+from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.api.requests import (
     DrainNodeRequest,
     ElectLeaderRequest,
@@ -20,7 +21,6 @@ from metadata.api.requests import (
     RebalanceRequest,
     RemoveNodeRequest,
 )
-from metadata.api.responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.catalog.commands import (
     CancelReassignment,
     ChangeLeader,
