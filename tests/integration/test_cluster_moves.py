@@ -1,25 +1,22 @@
 """Streams that move between three nodes under publishing: nothing acked is lost or stored twice."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
 
-import jetstream
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import WAIT_SECONDS, request, run
 from tests.support.pauses import pause
-from tests.support.publishers import Witness
+from tests.support.publishers import Publishing, Witness
 
 _streams = count()
-_PACE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -61,44 +58,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             cluster.close()
 
 
-class Publishing:
-    """Publishes to one stream all the time, and in the end holds the stream to every ack."""
-
-    def __init__(self, scene: Scene, stream: str) -> None:
-        self._scene, self._stream = scene, stream
-        self.witness = Witness(f"{stream}.n", scene.url)
-        self._over = asyncio.Event()
-
-    @asynccontextmanager
-    async def going_on(self) -> AsyncIterator[None]:
-        """Publish inside; check on the way out."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._publish())
-            try:
-                yield
-            finally:
-                self._over.set()
-        await self._check()
-
-    async def _publish(self) -> None:
-        while not self._over.is_set():
-            await self.witness.publish(20)
-            try:
-                await self.witness.wait_for_acks(self.witness.published, _PACE_SECONDS)
-            except TimeoutError:
-                continue  # lost with a leader; sent again in the end
-
-    async def _check(self) -> None:
-        """Have every message acked, and find each in the stream once, where it was acked."""
-        witness = self.witness
-        await witness.retry_until_acked()
-        assert not witness.contradictions
-        async with jetstream.connect(self._scene.url) as js:
-            stored = [int(record.value or b"") async for record in js.read(self._stream)]
-        assert sorted(stored) == list(range(witness.published)), "each is stored once"
-        assert all(stored[offset] == number for number, offset in witness.acked.items())
-
-
 async def move(scene: Scene, client: Client, stream: str, replicas: list[str]) -> dict[str, Any]:
     """Reassign a stream and wait until it is there; a node that has just lost it removes its files first."""
     answer = await request(client, "stream.reassign", name=stream, replicas=replicas)
@@ -112,7 +71,7 @@ async def move(scene: Scene, client: Client, stream: str, replicas: list[str]) -
 def test_a_stream_moves_while_it_is_published_to(scene: Scene) -> None:
     async def test() -> None:
         stream = f"s{next(_streams)}"
-        publishing = Publishing(scene, stream)
+        publishing = Publishing(scene.url, stream)
         await publishing.witness.open()
         client = publishing.witness.client
         await scene.cluster.until_ready(client)
@@ -135,7 +94,7 @@ def test_a_stream_moves_while_it_is_published_to(scene: Scene) -> None:
 def test_a_move_that_cannot_end_is_cancelled_and_the_next_one_ends(scene: Scene) -> None:
     async def test() -> None:
         stream = f"s{next(_streams)}"
-        publishing = Publishing(scene, stream)
+        publishing = Publishing(scene.url, stream)
         await publishing.witness.open()
         client = publishing.witness.client
         await scene.cluster.until_ready(client)

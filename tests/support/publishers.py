@@ -3,13 +3,18 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+
+import jetstream
+
+_PACE_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -109,3 +114,41 @@ class Witness:
 
 async def _quiet(error: Exception) -> None:
     """The outages are the test's own doing; what matters is what was acked."""
+
+
+class Publishing:
+    """Publishes to one stream all the time, and in the end holds the stream to every ack."""
+
+    def __init__(self, url: str, stream: str) -> None:
+        self._url, self._stream = url, stream
+        self.witness = Witness(f"{stream}.n", url)
+        self._over = asyncio.Event()
+
+    @asynccontextmanager
+    async def going_on(self) -> AsyncIterator[None]:
+        """Publish inside; check on the way out."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish())
+            try:
+                yield
+            finally:
+                self._over.set()
+        await self._check()
+
+    async def _publish(self) -> None:
+        while not self._over.is_set():
+            await self.witness.publish(20)
+            try:
+                await self.witness.wait_for_acks(self.witness.published, _PACE_SECONDS)
+            except TimeoutError:
+                continue  # lost with a leader; sent again in the end
+
+    async def _check(self) -> None:
+        """Have every message acked, and find each in the stream once, where it was acked."""
+        witness = self.witness
+        await witness.retry_until_acked()
+        assert not witness.contradictions
+        async with jetstream.connect(self._url) as js:
+            stored = [int(record.value or b"") async for record in js.read(self._stream)]
+        assert sorted(stored) == list(range(witness.published)), "each is stored once"
+        assert all(stored[offset] == number for number, offset in witness.acked.items())
