@@ -8,6 +8,9 @@ from envelope.limits import API_REQUEST_BYTES_MAX, MIB, STREAM_NAME_CHARS_MAX, S
 REPLICAS_MAX: Final = 15
 """Copies of one stream; more only slow down the commit."""
 
+REPLICAS_DEFAULT: Final = 1
+"""Copies of a new stream where neither its request nor the cluster's settings say how many."""
+
 READ_REPLICAS_MAX: Final = 64
 """Copies of one stream that only serve reads; the leader sends each of them everything."""
 

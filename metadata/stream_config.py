@@ -44,6 +44,7 @@ from metadata.limits import (
     LABELS_MAX,
     PARTITIONS_MAX,
     READ_REPLICAS_MAX,
+    REPLICAS_DEFAULT,
     REPLICAS_MAX,
 )
 
@@ -149,7 +150,7 @@ class StreamConfig(BaseModel):
 
     name: Name = Field(description="unique in the cluster; letters, digits, '_', '-', '/'")
     subject: Subject = Field(description="NATS subject or pattern the stream binds")
-    replicas: Replicas = Field(default=1, description="copies, on as many nodes")
+    replicas: Replicas = Field(default=REPLICAS_DEFAULT, description="copies, on as many nodes")
     min_insync_replicas: Replicas | None = Field(
         default=None, description="copies that must hold a record before its ack; None: a majority"
     )
@@ -234,13 +235,17 @@ class StreamConfig(BaseModel):
             raise InvalidSubject(f"the subject of a stream has at most {SUBSCRIPTION_BYTES_MAX} bytes")
         if self.group is not None:
             validated_stream_name(self.group)
+        self._check_replicas()
+        _check_partitions(self)
+        return self
+
+    def _check_replicas(self) -> None:
+        """Raise InvalidConfig if more replicas must hold a record than there are."""
         if self.min_insync_replicas is not None and self.min_insync_replicas > self.replicas:
             raise InvalidConfig(
                 f"min_insync_replicas: {self.min_insync_replicas} is more than replicas: {self.replicas}",
                 field="min_insync_replicas",
             )
-        _check_partitions(self)
-        return self
 
     def settings(self) -> dict[str, object]:
         """Return the value of every setting by its name."""

@@ -1,4 +1,4 @@
-"""``jetstream cluster info | rotate-key``: the nodes and how streams are replicated; the key of tickets."""
+"""``jetstream cluster info | update | rotate-key``: nodes and replication; settings; the key of tickets."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ INFO_EXAMPLES: Final = (
     "jetstream cluster info",
     "jetstream cluster info --json | jq .cluster.metadata_leader",
 )
+
+UPDATE_CLUSTER_EXAMPLES: Final = ("jetstream cluster update --default-replicas 3",)
 
 ROTATE_KEY_EXAMPLES: Final = ("jetstream cluster rotate-key", "jetstream cluster rotate-key --revoke")
 
@@ -65,6 +67,29 @@ async def info(nats: NatsOptions, as_json: Json = False) -> None:
         )
     else:
         _show(cluster, streams)
+
+
+async def update_cluster(
+    nats: NatsOptions,
+    default_replicas: Annotated[
+        int,
+        typer.Option(
+            "--default-replicas", min=1, help="Copies of streams that are created without --replicas."
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Change a setting that holds for the whole cluster; streams that there are stay as they are."""
+    async with connected(nats) as client:
+        done = await client.requests.ask(
+            "cluster.update", {"default_replicas": default_replicas}, ClusterInfo
+        )
+    print_result(done, _default_text(done), as_json)
+
+
+def _default_text(cluster: ClusterInfo) -> str:
+    copies = "replica" if cluster.default_replicas == 1 else "replicas"
+    return f"a new stream has {cluster.default_replicas} {copies} by default"
 
 
 async def rotate_key(
@@ -140,6 +165,7 @@ def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
     )
     print_table(f"cluster {cluster.name}", columns, rows)
     print_line(f"the metadata log is led by {cluster.metadata_leader or 'nobody'}")
+    print_line(_default_text(cluster))
     stream_columns = ("stream", "state", "leader", "epoch", "in sync", "not in sync", "lag")
     stream_rows = (
         (

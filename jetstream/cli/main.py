@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
         "Look at and change the cluster's nodes.",
         {
             "info": "cluster:info",
+            "update": "cluster:update_cluster",
             "drain": "moves:drain",
             "rebalance": "moves:rebalance",
             "remove": "moves:remove",

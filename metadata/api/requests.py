@@ -17,7 +17,13 @@ from envelope.subjects import (
     validated_stream_name,
     validated_subject,
 )
-from metadata.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, READ_REPLICAS_MAX, REPLICAS_MAX
+from metadata.limits import (
+    LIST_PAGE_DEFAULT,
+    LIST_PAGE_MAX,
+    READ_REPLICAS_MAX,
+    REPLICAS_DEFAULT,
+    REPLICAS_MAX,
+)
 from metadata.namespaces import EVERYWHERE, NamespaceLimits
 from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
@@ -63,6 +69,11 @@ class _Request(BaseModel):
 class CreateStreamRequest(StreamConfig):
     """Create a stream, or find it if one of that name has an equal configuration."""
 
+    replicas: Replicas = Field(
+        default=REPLICAS_DEFAULT,
+        description="copies, on as many nodes; absent: the cluster's default, or as many as the stream has",
+    )
+
     @model_validator(mode="after")
     def _no_partition_alone(self) -> Self:
         if self.partition_of is not None:
@@ -77,10 +88,18 @@ class CreateStreamRequest(StreamConfig):
         """Return the request that asks for ``config``, every field written out."""
         return cls.model_validate(config.settings())
 
-    @property
-    def config(self) -> StreamConfig:
-        """The configuration that is asked for."""
-        return StreamConfig.model_validate(self.settings())
+    def _check_replicas(self) -> None:
+        if "replicas" in self.model_fields_set:  # else it is checked by `config`, which knows how many
+            super()._check_replicas()
+
+    def config(self, default_replicas: int = REPLICAS_DEFAULT) -> StreamConfig:
+        """Return the configuration that is asked for, with so many replicas if it does not say how many.
+
+        Raises:
+            InvalidConfig: more replicas must hold a record than there are.
+        """
+        number = self.replicas if "replicas" in self.model_fields_set else default_replicas
+        return StreamConfig.model_validate(self.settings() | {"replicas": number})
 
 
 class RestoreStreamRequest(_Request):
@@ -188,6 +207,20 @@ class ElectLeaderRequest(_Request):
     def _says_so(self) -> Self:
         if not self.unclean:
             raise RequestError("unclean: true: who is in sync is elected without being asked")
+        return self
+
+
+class UpdateClusterRequest(_Request):
+    """Change the cluster's settings; an absent field stays as it is, null puts one back to its default."""
+
+    default_replicas: Replicas | None = Field(
+        default=None, description="copies of streams that are created without a number; null: 1"
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise RequestError("default_replicas: say which setting to change")
         return self
 
 
@@ -385,6 +418,7 @@ Request = (
     | SetTxidRequest
     | ResetStreamTimeRequest
     | ClusterInfoRequest
+    | UpdateClusterRequest
     | ReassignStreamRequest
     | ElectLeaderRequest
     | DrainNodeRequest
@@ -432,6 +466,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "group.reset": ResetGroupRequest,
     "group.delete": DeleteGroupRequest,
     "cluster.info": ClusterInfoRequest,
+    "cluster.update": UpdateClusterRequest,
     "cluster.drain": DrainNodeRequest,
     "cluster.rebalance": RebalanceRequest,
     "cluster.remove": RemoveNodeRequest,

@@ -23,6 +23,7 @@ from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidRespon
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.api.response_base import ApiResponse, fitting_page
 from metadata.api.ticket_responses import RotateKeyResponse, TicketResponse
+from metadata.limits import REPLICAS_DEFAULT
 from metadata.stream_config import DurationOrZero, Retention, StreamConfig
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -354,6 +355,9 @@ class ClusterInfo(ApiResponse):
     metadata_leader: str | None
     streams: int = Field(description="without the system's own")
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
+    default_replicas: int = Field(
+        default=REPLICAS_DEFAULT, description="copies of streams that are created without a number"
+    )
 
 
 class ErrorBody(ApiResponse):
@@ -430,6 +434,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "cluster.rebalance": MovesResponse,
     "cluster.remove": RemoveNodeResponse,
     "cluster.rotate_key": RotateKeyResponse,
+    "cluster.update": ClusterInfo,
 }
 """By the tail of the subject, behind the prefix."""
 

@@ -32,6 +32,7 @@ from metadata.api.requests import (
     SetTxidRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
+    UpdateClusterRequest,
     UpdateStreamRequest,
 )
 from metadata.catalog.catalog import Catalog
@@ -75,6 +76,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
         case (
             ReassignStreamRequest()
             | ClusterInfoRequest()
+            | UpdateClusterRequest()
             | DrainNodeRequest()
             | RebalanceRequest()
             | RestoreStreamRequest()

@@ -20,6 +20,7 @@ from metadata.catalog.commands import (
     CancelReassignment,
     ChangeIsr,
     ChangeLeader,
+    ClusterCommand,
     Command,
     ConfirmRemoval,
     CreateStream,
@@ -32,6 +33,7 @@ from metadata.catalog.commands import (
     ReassignReplicas,
     RegisterNode,
     RotateTicketKey,
+    SetDefaultReplicas,
     SetTxid,
     UpdateStream,
 )
@@ -41,7 +43,13 @@ from metadata.catalog.marks import advance_tier, set_txid
 from metadata.catalog.namespaces import limit_namespace
 from metadata.catalog.nodes import forget_node, register_node
 from metadata.catalog.reassignment import reassign
-from metadata.catalog.streams import confirm_removal, create_stream, delete_stream, update_stream
+from metadata.catalog.streams import (
+    confirm_removal,
+    create_stream,
+    delete_stream,
+    set_default_replicas,
+    update_stream,
+)
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables
 from metadata.catalog.ticket_keys import rotate_ticket_key
 from metadata.namespaces import NamespaceTable
@@ -93,10 +101,6 @@ class Catalog:
         """Return all streams, ordered by name."""
         return tuple(sorted(self._tables.streams.values(), key=lambda stream: stream.name))
 
-    def streams_of(self, subject: str) -> tuple[Stream, ...]:
-        """Return the streams that bind the literal ``subject``, ordered by name; looks at every stream."""
-        return tuple(stream for stream in self.streams() if matches(stream.config.subject, subject))
-
     def partitions_of(self, partitioned: str) -> int:
         """Return how many partitions share a partitioned stream's messages; 0 while they are not all there.
 
@@ -138,6 +142,11 @@ class Catalog:
         """The keys that prove tickets; the last one signs new ones."""
         return self._tables.ticket_keys
 
+    @property
+    def default_replicas(self) -> int:
+        """The number of replicas of a new stream for which nobody says how many."""
+        return self._tables.default_replicas
+
     def removals(self, node_id: NodeId | None = None) -> tuple[Removal, ...]:
         """Return the owed removals (of one node), ordered by incarnation."""
         owed = tuple(self._tables.removals.values())
@@ -163,6 +172,11 @@ class Catalog:
         assert not problems, "; ".join(problems)
 
 
+def streams_of(catalog: Catalog, subject: str) -> tuple[Stream, ...]:
+    """Return the streams that bind the literal ``subject``, ordered by name; looks at every stream."""
+    return tuple(stream for stream in catalog.streams() if matches(stream.config.subject, subject))
+
+
 def _decide(tables: Tables, command: Command) -> Events:
     match command:
         case RegisterNode():
@@ -181,13 +195,11 @@ def _decide(tables: Tables, command: Command) -> Events:
 
 def _decide_rarer(
     tables: Tables,
-    command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment | LimitNamespace | RotateTicketKey,
+    command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment | ClusterCommand,
 ) -> Events:
     match command:
-        case LimitNamespace():
-            return limit_namespace(tables, command)
-        case RotateTicketKey():
-            return rotate_ticket_key(tables, command)
+        case LimitNamespace() | RotateTicketKey() | SetDefaultReplicas():
+            return _decide_of_cluster(tables, command)
         case ForgetNode():
             return forget_node(tables, command)
         case ReassignReplicas() | FinishReassignment() | CancelReassignment():
@@ -196,6 +208,18 @@ def _decide_rarer(
             return confirm_removal(tables, command)
         case _:
             return _decide_led(tables, command)
+
+
+def _decide_of_cluster(tables: Tables, command: ClusterCommand) -> Events:
+    match command:
+        case LimitNamespace():
+            return limit_namespace(tables, command)
+        case RotateTicketKey():
+            return rotate_ticket_key(tables, command)
+        case SetDefaultReplicas():
+            return set_default_replicas(tables, command)
+        case _:
+            assert_never(command)
 
 
 def _decide_led(tables: Tables, command: LedCommand) -> Events:

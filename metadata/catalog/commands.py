@@ -255,10 +255,18 @@ class LimitNamespace(_Exact):
     """Only the fields that were set; null takes a limit away."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetDefaultReplicas(_Exact):
+    """Let streams that are created without a number of replicas have so many."""
+
+    replicas: int
+
+
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
-Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand | LimitNamespace | RotateTicketKey
+ClusterCommand = LimitNamespace | RotateTicketKey | SetDefaultReplicas
+Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand | ClusterCommand
 
 _KINDS: Final[Mapping[str, type[Command]]] = {
     "register_node": RegisterNode,
@@ -277,6 +285,7 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "forget_node": ForgetNode,
     "rotate_ticket_key": RotateTicketKey,
     "limit_namespace": LimitNamespace,
+    "set_default_replicas": SetDefaultReplicas,
 }
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {

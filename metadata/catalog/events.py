@@ -140,6 +140,13 @@ class NamespaceLimited:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultReplicasSet:
+    """A new stream for which nobody says how many replicas has so many."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommandRefused:
     """Nothing changed; a value, because being refused is an expected answer."""
 
@@ -172,6 +179,7 @@ Event = (
     | NodeForgotten
     | TicketKeysChanged
     | NamespaceLimited
+    | DefaultReplicasSet
     | CommandRefused
 )
 Events = tuple[Event, ...]

@@ -23,16 +23,17 @@ from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of, uses_of
-from metadata.limits import SNAPSHOT_BYTES_MAX
+from metadata.limits import REPLICAS_DEFAULT, REPLICAS_MAX, SNAPSHOT_BYTES_MAX
 from metadata.namespaces import Namespace, NamespaceTable
 from metadata.tickets import TicketKey
 
-FORMAT_VERSION: Final = 9
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+FORMAT_VERSION: Final = 10
+READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 """Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
 no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
-knew no txids that operators set, format 8 neither keys of tickets nor limits of namespaces."""
+knew no txids that operators set, format 8 neither keys of tickets nor limits of namespaces, format 9 no
+default number of replicas: it was 1."""
 
 MAGIC: Final = b"JSCS"
 
@@ -52,6 +53,7 @@ class _Body:
     forgotten_epoch: NodeEpoch = NodeEpoch(0)  # noqa: RUF009 - a number
     ticket_keys: tuple[TicketKey, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
+    default_replicas: int = REPLICAS_DEFAULT
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -69,6 +71,7 @@ def encode(catalog: Catalog) -> bytes:
                 forgotten_epoch=catalog.forgotten_epoch,
                 ticket_keys=catalog.ticket_keys,
                 namespaces=catalog.namespaces.limited(),
+                default_replicas=catalog.default_replicas,
             ),
             mode="json",
         )
@@ -113,6 +116,7 @@ def _catalog(body: _Body) -> Catalog:
         removals={removal.incarnation: removal for removal in body.removals},
         forgotten_epoch=body.forgotten_epoch,
         ticket_keys=body.ticket_keys,
+        default_replicas=body.default_replicas,
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),
         namespaces=NamespaceTable({row.name: row for row in body.namespaces}, uses_of(body.streams)),
@@ -126,6 +130,8 @@ def _catalog(body: _Body) -> Catalog:
         problems.append("a namespace is there twice")
     if body.forgotten_epoch < 0:
         problems.append(f"forgotten epoch {body.forgotten_epoch}")
+    if not 1 <= body.default_replicas <= REPLICAS_MAX:
+        problems.append(f"default replicas {body.default_replicas}")
     if body.applied < 0:
         problems.append(f"applied index {body.applied}")
     if problems:

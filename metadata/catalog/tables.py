@@ -40,7 +40,7 @@ from envelope.types import (
     TimestampUs,
 )
 from metadata.catalog.partitions import PartitionSets
-from metadata.limits import REMOVALS_MAX
+from metadata.limits import REMOVALS_MAX, REPLICAS_DEFAULT
 from metadata.namespaces import NamespaceTable, NamespaceUses, namespaces_of, reserved_bytes
 from metadata.stream_config import StreamConfig
 from metadata.tickets import SECRET_BYTES, TicketKey
@@ -240,6 +240,8 @@ class Tables:
     what a start of its earlier life says is never taken for its own."""
     ticket_keys: tuple[TicketKey, ...] = ()
     """The newest last; none before the first ticket."""
+    default_replicas: int = REPLICAS_DEFAULT
+    """Copies of a new stream for which nobody says how many."""
     incarnations: set[Incarnation] = field(default_factory=set)
     """Of live streams; derived, for K2."""
     partitions: PartitionSets = field(default_factory=PartitionSets)

@@ -68,6 +68,7 @@ BODIES: dict[str, Mapping[str, object]] = {
     "group.info": {"group": "billing"},
     "group.delete": {"group": "billing"},
     "cluster.info": {},
+    "cluster.update": {"default_replicas": 1},
     "cluster.drain": {"node": "nobody"},
     "cluster.rebalance": {},
     "cluster.remove": {"node": "nobody"},

@@ -78,6 +78,7 @@ def test_cluster_info_shows_nodes_and_replication(cluster: Cluster) -> None:
     [stream] = info["streams"]
     assert (stream["name"], stream["state"]) == ("orders", "online")
     text = succeeded("cluster", "info", nats=cluster.nats)
+    assert "a new stream has 1 replica by default" in text
     assert f"the metadata log is led by {info['cluster']['metadata_leader']}" in text
     assert cluster.nodes["b"]["endpoints"]["socket"] in text
     assert "a, b, c" in text
@@ -90,6 +91,17 @@ def test_a_stream_shows_its_replicas(cluster: Cluster) -> None:
         (name, "leader" if name == leader else "follower") for name in cluster.nodes
     }
     assert f"│ {leader}      │ 3 of 3" in succeeded("stream", "ls", nats=cluster.nats)
+
+
+def test_a_default_number_of_replicas_is_set(cluster: Cluster) -> None:
+    default = ("cluster", "update", "--default-replicas")
+    said = succeeded(*default, "2", nats=cluster.nats)
+    assert said == "a new stream has 2 replicas by default\n"
+    succeeded("stream", "create", "copies", "--subject", "copies.>", nats=cluster.nats)
+    made = json.loads(succeeded("stream", "info", "copies", "--json", nats=cluster.nats))
+    assert made["config"]["replicas"] == len(made["replicas"]) == 2
+    assert json.loads(succeeded(*default, "1", "--json", nats=cluster.nats))["default_replicas"] == 1
+    succeeded("stream", "delete", "copies", "--yes", nats=cluster.nats)
 
 
 def test_a_node_that_dies_is_said_and_started_again(cluster: Cluster) -> None:

@@ -56,7 +56,7 @@ def test_any_payload_is_a_response_or_a_typed_error(suffix: str, payload: bytes)
 def test_a_configuration_survives_the_wire(config: StreamConfig) -> None:
     request = parse_request("stream.create", encode_request(CreateStreamRequest.of(config)))
     assert isinstance(request, CreateStreamRequest)
-    assert request.config == config
+    assert request.config() == config
 
 
 @given(configs, patches)

@@ -32,6 +32,7 @@ from metadata.catalog.commands import (
     ReassignReplicas,
     RegisterNode,
     RotateTicketKey,
+    SetDefaultReplicas,
     UpdateStream,
 )
 from metadata.catalog.events import CommandRefused, Events
@@ -215,6 +216,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         incarnation=st.none() | _lives,
         read_replicas=st.none() | _read_replicas,
     ),
+    st.builds(SetDefaultReplicas, replicas=_small),
     st.builds(DeleteStream, stream=_names, incarnation=st.none() | _lives),
     st.builds(ConfirmRemoval, node_id=_node_ids, incarnation=_lives),
     st.builds(

@@ -96,6 +96,7 @@ _BESIDES: dict[str, dict[str, object]] = {
     "cursor.get": {"stream": "shop/orders"},
     "group.reset": {"cursors": [{"stream": "shop/orders", "offset": 0}]},
     "namespace.limit": {"streams": 1000},
+    "cluster.update": {"default_replicas": 1},
     "cluster.drain": {"node": "absent"},
     "cluster.rebalance": {"dry_run": True},
     "cluster.remove": {"node": "absent"},

@@ -17,7 +17,7 @@ from metadata.stream_config import Retention, StreamConfig
 _NO_LIMIT: Final = "0: no limit"
 
 _HELP: Final = {
-    "replicas": "Copies of the log, on as many nodes (default {}).",
+    "replicas": "Copies of the log, on as many nodes (default: the cluster's).",
     "min_insync_replicas": "Copies that must hold a record before its ack (default: a majority).",
     "ack": "When a publisher is answered (default {}).",
     "read_replicas": "More copies that only serve reads (default {}).",

@@ -51,6 +51,7 @@ from metadata.api.requests import (
     StreamInfoRequest,
     TicketRequest,
     TruncateStreamRequest,
+    UpdateClusterRequest,
     UpdateStreamRequest,
 )
 from metadata.api.responses import (
@@ -71,10 +72,11 @@ from metadata.api.responses import (
 )
 from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
-from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, DeleteStream, SetTxid, UpdateStream
+from metadata.catalog.catalog import Catalog, streams_of
+from metadata.catalog.commands import Command, DeleteStream, SetDefaultReplicas, SetTxid, UpdateStream
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
+from metadata.limits import REPLICAS_DEFAULT
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.partitioning import is_partition, refuse_lone_change
 
@@ -175,7 +177,7 @@ class ApiOperations:
         return await self._answer_rarer(request)
 
     async def _answer_rarer(
-        self, request: ElectLeaderRequest | NamespaceRequest | TicketRequest | _Survey
+        self, request: ElectLeaderRequest | NamespaceRequest | TicketRequest | UpdateClusterRequest | _Survey
     ) -> Response:
         if isinstance(request, ElectLeaderRequest):
             return await elect(request, self._services.ordered_election, self._propose)
@@ -183,6 +185,11 @@ class ApiOperations:
             return await answer_about_namespaces(request, self._catalog, self._propose)
         if isinstance(request, TicketRequest):
             return await self._tickets.answer(request)
+        if isinstance(request, UpdateClusterRequest):
+            replicas = request.default_replicas or REPLICAS_DEFAULT
+            await self._propose(SetDefaultReplicas(replicas))
+            _log.info("streams are created with other replicas default_replicas=%d", replicas)
+            return self.cluster_info()
         return await self._survey(request)
 
     async def _change(self, request: StreamChange) -> Response:
@@ -210,7 +217,7 @@ class ApiOperations:
             case ListStreamsRequest():
                 return _listed(request, self._catalog, self._streams)
             case LookupStreamsRequest(subject=subject):
-                found = self._catalog.streams_of(subject)
+                found = streams_of(self._catalog, subject)
                 return LookupStreamsResponse(
                     subject=subject, streams=[stream_summary(stream, self._streams) for stream in found]
                 )
@@ -244,7 +251,7 @@ class ApiOperations:
             command = going_on(await self._placing.creation(config), remains)
         else:
             check_store(tier, needed=request.tier)
-            command = await self._placing.creation(request.config)
+            command = await self._placing.creation(self._placing.config(request))
         event = await self._propose(command)
         match event:
             case StreamCreated(stream):
@@ -424,6 +431,7 @@ class ApiOperations:
             metadata_leader=self._metadata.leader,
             streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],
+            default_replicas=self._catalog.default_replicas,
         )
 
 

@@ -132,7 +132,7 @@ class PartitionedStreams:
     async def _create(
         self, request: CreateStreamRequest, answers_at: float
     ) -> CreatePartitionedStreamResponse:
-        is_new = await self._add(to_create(request.config, self._catalog), answers_at)
+        is_new = await self._add(to_create(self._placing.config(request), self._catalog), answers_at)
         return CreatePartitionedStreamResponse(**dict(self._info(request.name)), created=is_new)
 
     async def _add(self, configs: Sequence[StreamConfig], answers_at: float) -> bool:

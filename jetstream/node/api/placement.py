@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 from envelope.errors import InvalidConfig, NotLeader, UnknownStream
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.runtime.clock import Clock
-from metadata.api.requests import UpdateStreamRequest
+from metadata.api.requests import CreateStreamRequest, UpdateStreamRequest
 from metadata.catalog.commands import CreateStream
+from metadata.catalog.tables import Stream
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.placement import (
     Placed,
@@ -44,6 +45,18 @@ class Placing:
         self._catalog = metadata.catalog
         self._clock = clock
         self._alive = alive
+
+    def config(self, request: CreateStreamRequest) -> StreamConfig:
+        """Return what is to be created; without a number of replicas, with as many as it has, or the default.
+
+        Raises:
+            InvalidConfig: more replicas must hold a record than there are.
+        """
+        rows: Sequence[Stream] = self._catalog.partition_rows(request.name)
+        if not request.is_partitioned:
+            row = self._catalog.stream(StreamName(request.name))
+            rows = () if row is None else (row,)
+        return request.config(rows[0].config.replicas if rows else self._catalog.default_replicas)
 
     async def creation(self, config: StreamConfig) -> CreateStream:
         """Return the command that creates a stream, on nodes that are alive now.

@@ -13,6 +13,7 @@ from metadata.catalog.commands import (
     ChangeLeader,
     DeleteStream,
     ReassignReplicas,
+    SetDefaultReplicas,
     canonical_json,
     decode_command,
     encode_command,
@@ -116,10 +117,10 @@ SHOP = {"streams": 3, "bytes": None, "creations_per_minute": None, "subjects": [
 
 
 def test_the_format_of_a_snapshot_is_pinned() -> None:
-    """Format 9: a reader of this version must read these bytes for ever."""
+    """Format 10: a reader of this version must read these bytes for ever."""
     at_home = replace(register(), peer_host="n1.internal", peer_port=9294, rack="a")
     data = snapshot.encode(catalog_of(at_home, create("a", "l1"), limit_namespace("shop", **SHOP)))
-    assert data[:8] == b"JSCS\x09\x00\x00\x00"
+    assert data[:8] == b"JSCS\x0a\x00\x00\x00"
     assert int.from_bytes(data[8:16], "little") == len(data) - snapshot.HEADER_BYTES
     assert json.loads(data[20:]) == {
         "applied": 3,
@@ -182,6 +183,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
         "forgotten_epoch": 0,
         "ticket_keys": [],
         "namespaces": [{"name": "shop", "limits": SHOP, "paid_until": 0}],
+        "default_replicas": 1,
     }
 
 
@@ -212,7 +214,7 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 10):
+    for version in (0, 11):
         with pytest.raises(CorruptDataError, match=f"format {version}"):
             snapshot.decode(resealed({}, version=version))
 
@@ -277,6 +279,15 @@ def test_in_format_8_no_namespace_had_limits() -> None:
     restored = snapshot.decode(resealed(body, version=8))
     assert restored.namespaces == catalog.namespaces
     assert restored.namespaces.uses.of("shop").streams == 1
+
+
+def test_in_format_9_a_new_stream_had_one_replica_by_default() -> None:
+    catalog = catalog_of(register(), create("a", "l1"), SetDefaultReplicas(3))
+    data = snapshot.encode(catalog)
+    assert snapshot.decode(data).default_replicas == 3
+    body = json.loads(data[snapshot.HEADER_BYTES :])
+    assert body.pop("default_replicas") == 3
+    assert snapshot.decode(resealed(body, version=9)).default_replicas == 1
 
 
 def test_a_stored_change_of_limits_knows_null_from_absent() -> None:
@@ -381,6 +392,7 @@ def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
         (lambda body: body["namespaces"].append({"name": "", "limits": {"bytes": 1}}), "K12"),
         (lambda body: body["namespaces"].extend([{"name": "s", "limits": {"streams": 1}}] * 2), "twice"),
         (lambda body: body.update(applied=-1), "applied"),
+        (lambda body: body.update(default_replicas=0), "default replicas"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),
     ],

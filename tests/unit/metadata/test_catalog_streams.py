@@ -14,7 +14,7 @@ from envelope.errors import (
 from envelope.types import AckPolicy, Incarnation, LeaderEpoch, LogIndex, NodeId, StreamName
 from metadata.catalog import streams as stream_rules
 from metadata.catalog import tables
-from metadata.catalog.catalog import Catalog
+from metadata.catalog.catalog import Catalog, streams_of
 from metadata.catalog.commands import ConfirmRemoval, CreateStream, DeleteStream
 from metadata.catalog.events import (
     RemovalConfirmed,
@@ -263,9 +263,9 @@ def test_streams_of_a_subject_are_those_whose_pattern_matches() -> None:
         create("eu", "l2", subject="orders.eu.*"),
         create("other", "l3", subject="stock.>"),
     )
-    assert [stream.name for stream in catalog.streams_of("orders.eu.1")] == ["all", "eu"]
-    assert [stream.name for stream in catalog.streams_of("orders.us.1")] == ["all"]
-    assert catalog.streams_of("orders") == ()
+    assert [stream.name for stream in streams_of(catalog, "orders.eu.1")] == ["all", "eu"]
+    assert [stream.name for stream in streams_of(catalog, "orders.us.1")] == ["all"]
+    assert streams_of(catalog, "orders") == ()
 
 
 def test_entries_are_applied_without_a_gap() -> None:

@@ -142,6 +142,7 @@ def test_everything_that_is_no_question_is_a_change(operation: str) -> None:
         ("stream.elect", b'{"name":"orders","node":"n1","unclean":true}', ("stream.elect", "orders")),
         ("group.delete", b'{"group":"billing"}', ("group.delete", "billing")),
         ("cluster.drain", b'{"node":"n1"}', ("cluster.drain", "n1")),
+        ("cluster.update", b'{"default_replicas":3}', ("cluster.update", None)),
         ("cluster.rebalance", b"", ("cluster.rebalance", None)),
         ("cluster.rotate_key", b"", ("cluster.rotate_key", None)),
         ("namespace.limit.shop", b'{"streams":20}', ("namespace.limit", "shop")),

@@ -50,7 +50,7 @@ def test_everything_about_one_stream_group_or_consumer_has_its_name() -> None:
     unnamed = {operation for operation in REQUESTS if naming_field(operation) is None}
     assert unnamed == {
         *("cluster.info", "cluster.drain", "cluster.rebalance", "cluster.remove", "cluster.rotate_key"),
-        "stream.lookup",
+        *("cluster.update", "stream.lookup"),
     }
     assert named_patterns() == ["cursor.*.>", "group.*.>", "namespace.*.>", "read.*.>", "stream.*.>"]
 

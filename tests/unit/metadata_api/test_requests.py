@@ -30,6 +30,7 @@ from metadata.api.requests import (
     SetTxidRequest,
     StreamInfoRequest,
     TruncateStreamRequest,
+    UpdateClusterRequest,
     UpdateStreamRequest,
 )
 from metadata.api.wire import encode_request, parse_request
@@ -89,6 +90,8 @@ from metadata.stream_patch import StreamPatch
         ),
         ("group.delete", '{"group":"a"}', DeleteGroupRequest(group="a")),
         ("cluster.info", "{}", ClusterInfoRequest()),
+        ("cluster.update", '{"default_replicas":3}', UpdateClusterRequest(default_replicas=3)),
+        ("cluster.update", '{"default_replicas":null}', UpdateClusterRequest(default_replicas=None)),
         ("cluster.drain", '{"node":"n1"}', DrainNodeRequest(node="n1")),
         ("cluster.rebalance", "", RebalanceRequest()),
         ("cluster.rebalance", '{"dry_run":true}', RebalanceRequest(dry_run=True)),
@@ -121,9 +124,20 @@ def test_a_reassignment_says_where_to_or_that_it_is_cancelled(payload: bytes) ->
 def test_a_creation_carries_exactly_a_stream_configuration() -> None:
     request = parse_request("stream.create", b'{"name":"a","subject":"a","labels":{"x":"y"}}')
     assert isinstance(request, CreateStreamRequest)
-    assert request.config == StreamConfig(name="a", subject="a", labels={"x": "y"})
-    assert type(request.config) is StreamConfig
-    assert CreateStreamRequest.of(request.config) == request
+    assert request.config() == StreamConfig(name="a", subject="a", labels={"x": "y"})
+    assert type(request.config()) is StreamConfig
+    assert CreateStreamRequest.of(request.config()) == request
+
+
+def test_a_creation_without_a_number_of_replicas_has_the_default_and_fits_it() -> None:
+    request = parse_request("stream.create", b'{"name":"a","subject":"a","min_insync_replicas":2}')
+    assert isinstance(request, CreateStreamRequest)
+    assert request.config(3) == StreamConfig(name="a", subject="a", replicas=3, min_insync_replicas=2)
+    with pytest.raises(InvalidConfig, match="min_insync_replicas: 2 is more than replicas: 1"):
+        request.config(1)
+    said = parse_request("stream.create", b'{"name":"a","subject":"a","replicas":1}')
+    assert isinstance(said, CreateStreamRequest)
+    assert said.config(3).replicas == 1
 
 
 def test_an_update_keeps_null_and_absent_apart() -> None:
@@ -193,7 +207,14 @@ def test_an_update_keeps_null_and_absent_apart() -> None:
         ("stream.create", '{"name":"a","subject":"a","replicas":0}', InvalidConfig, "replicas: Input should"),
         ("stream.create", '{"name":"a","subject":"a","segment_bytes":1}', InvalidConfig, "segment_bytes: "),
         ("stream.create", '{"name":"a","subject":"a","segment_age":"x"}', InvalidConfig, "segment_age: "),
-        ("stream.create", '{"name":"a","subject":"a","min_insync_replicas":2}', InvalidConfig, "min_insync"),
+        (
+            "stream.create",
+            '{"name":"a","subject":"a","replicas":1,"min_insync_replicas":2}',
+            InvalidConfig,
+            "min_insync",
+        ),
+        ("cluster.update", "{}", RequestError, "default_replicas: say which"),
+        ("cluster.update", '{"default_replicas":16}', RequestError, "default_replicas: Input"),
         ("stream.create", '{"name":"a","subject":"a","partitions":2}', InvalidConfig, "partition_by: say"),
         (
             "stream.create",
