@@ -307,6 +307,10 @@ class NodeInUse(RequestError, err_code="node_in_use", status=409, ack_code=60_02
     """The node takes part in the cluster and cannot be forgotten; ``description`` says what it does."""
 
 
+class ReassignmentUnderWay(RequestError, err_code="reassignment_under_way", status=409, ack_code=60_080):
+    """The stream is being moved; it can have another number of replicas once that is over, or cancelled."""
+
+
 class StreamHasLeader(RequestError, err_code="stream_has_leader", status=409, ack_code=60_026):
     """The stream is led, or is about to be, by ``leader``, which is in sync: nobody else is elected."""
 

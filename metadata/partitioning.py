@@ -17,11 +17,12 @@ from envelope.types import StreamName
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import CreateStream
 from metadata.catalog.events import CommandRefused, Events
+from metadata.catalog.holders import wanted_replicas
 from metadata.catalog.namespaces import Growth, beyond_limits, creation_beyond_rate, growth
 from metadata.catalog.tables import Stream
 from metadata.namespaces import reserved_bytes
 from metadata.stream_config import StreamConfig, partition_name
-from metadata.stream_patch import StreamPatch, patched
+from metadata.stream_patch import StreamPatch, patched, with_default_replicas
 
 OF_THE_WHOLE: Final = frozenset(("name", "partitions", "partition_by", "partition_of", "partition"))
 """Fields of a change that name its stream, and are no change of its partitions."""
@@ -124,8 +125,11 @@ def refuse_changes_beyond_limits(rows: Sequence[Stream], patch: StreamPatch, cat
         changed = [replace(row, config=patched(row.config, patch)) for row in rows]
     except (JetstreamError, ValidationError):
         return  # no change at all: so it is refused when it is made
+    patch = with_default_replicas(patch, catalog.default_replicas)
+    wanted = [wanted_replicas(row, patch) for row in rows]
     reserved = sum(
-        after.reserved_bytes - row.reserved_bytes for row, after in zip(rows, changed, strict=True)
+        max(after.reserved_bytes, reserved_bytes(after.config, replicas or 0)) - row.reserved_bytes
+        for row, after, replicas in zip(rows, changed, wanted, strict=True)
     )
     _raise(beyond_limits(catalog.namespaces, replace(growth(rows[0], changed[0]), bytes=reserved)))
 

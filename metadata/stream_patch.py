@@ -4,11 +4,14 @@ The rules are those of the standard: a key that is absent stays as it is, a valu
 (``retention``, ``labels``) is merged key by key, ``null`` takes a label away and puts any other field
 back to its default.
 
-``name`` and ``replicas`` never change this way: the name is the identity, and copies are moved by a
-reassignment, not by a setting. Nor do the fields that make a stream a partition: a larger ``partitions`` of
-a partitioned stream makes more of them, and changes none that there is. They may be repeated unchanged, so
-that a configuration read from ``stream.info`` can be edited and sent back whole. Everything else is mutable,
-the subject too, as users of NATS expect; what is stored keeps the subject it was published on.
+``name`` never changes: it is the identity. Nor do the fields that make a stream a partition: a larger
+``partitions`` of a partitioned stream makes more of them, and changes none that there is. They may be
+repeated unchanged, so that a configuration read from ``stream.info`` can be edited and sent back whole.
+Everything else is mutable, the subject too, as users of NATS expect; what is stored keeps the subject it was
+published on.
+
+Another number of ``replicas`` begins a reassignment (`metadata.catalog.reassignment`), at whose end the
+configuration has it; ``null`` is the cluster's default, and a number where it is stored.
 
 Source: RFC 7396 (JSON Merge Patch).
 """
@@ -24,12 +27,13 @@ from metadata.stream_config import (
     LabelValue,
     Partitions,
     ReadReplicas,
+    Replicas,
     Retention,
     StreamConfig,
     Switch,
 )
 
-IMMUTABLE_FIELDS: Final = ("name", "replicas", "partitions", "partition_by", "partition_of", "partition")
+IMMUTABLE_FIELDS: Final = ("name", "partitions", "partition_by", "partition_of", "partition")
 
 
 def _optional(config: type[BaseModel]) -> dict[str, Any]:
@@ -61,6 +65,11 @@ class StreamPatch(_StreamFields):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # What differs from an optional setting, or is read by its name:
+    replicas: Replicas | None = Field(
+        default=None,
+        description="copies: of another number, more or fewer are made; null: the cluster's default",
+    )
+    min_insync_replicas: Replicas | None = None
     read_replicas: ReadReplicas | None = None
     retention: RetentionPatch | None = None
     tier: Switch | None = None
@@ -71,7 +80,7 @@ class StreamPatch(_StreamFields):
 
 
 def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:
-    """Return ``config`` with ``patch`` merged in (RFC 7396).
+    """Return ``config`` with ``patch`` merged in (RFC 7396), and as many replicas as before.
 
     Raises:
         InvalidConfig: an immutable field would change.
@@ -79,7 +88,7 @@ def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:
         pydantic.ValidationError: the result is outside a limit.
     """
     fields = config.settings()
-    for name in patch.model_fields_set:
+    for name in patch.model_fields_set - {"replicas"}:
         value = getattr(patch, name)
         if value is None:
             fields.pop(name)
@@ -95,6 +104,13 @@ def patched(config: StreamConfig, patch: StreamPatch) -> StreamConfig:
         if name in patch.model_fields_set and fields.get(name) != getattr(config, name):
             raise InvalidConfig(f"{name}: cannot be changed", field=name)
     return StreamConfig.model_validate(fields)
+
+
+def with_default_replicas(patch: StreamPatch, default: int) -> StreamPatch:
+    """Return the patch with the cluster's default in the place of a null for the number of replicas."""
+    if "replicas" not in patch.model_fields_set or patch.replicas is not None:
+        return patch
+    return patch.model_copy(update={"replicas": default})
 
 
 def _merged_retention(retention: Retention, patch: RetentionPatch) -> Retention:

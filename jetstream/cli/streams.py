@@ -48,6 +48,7 @@ INFO_EXAMPLES: Final = (
 UPDATE_EXAMPLES: Final = (
     "jetstream stream update orders --retention-age 30d",
     "jetstream stream update orders --retention-age 0 --remove-label team",
+    "jetstream stream update orders --replicas 3",
     "jetstream stream update orders --partitions 8",
 )
 TRUNCATE_EXAMPLES: Final = ("jetstream stream truncate orders --before 1000000",)
@@ -153,6 +154,9 @@ async def update(
     as_json: Json = False,
 ) -> None:
     """Change what is given of a stream's configuration; all else stays.
+
+    With other --replicas the stream is moved while it is in use: to more nodes, or off some. It has that
+    number at the end, as `stream info` shows; `stream reassign --cancel` goes back.
 
     Of a partitioned stream all partitions are changed; more --partitions than there are are added.
     """
@@ -297,6 +301,7 @@ def _show_one(stream: StreamInfo) -> None:
         "size": f"{size_text(stream.bytes)} in {stream.segments} segments",
         "leader": f"{stream.leader or 'none'}, epoch {stream.leader_epoch}",
         "in sync": ", ".join(stream.isr),
+        "being moved to": ", ".join(stream.target or ()),
         "read from": ", ".join(stream.read_replicas),
         "message ids": f"{stream.dedupe.ids:,} within {stream.dedupe.effective_window}",
         "sessions": f"{stream.dedupe.sessions:,} within {stream.dedupe.effective_session_window}",

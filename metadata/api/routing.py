@@ -37,7 +37,7 @@ from metadata.api.requests import (
 )
 from metadata.catalog.catalog import Catalog
 
-_DECIDED_WITH_THE_LIVING: Final = frozenset(("read_replicas", "unclean_election"))
+_DECIDED_WITH_THE_LIVING: Final = frozenset(("replicas", "read_replicas", "unclean_election"))
 """Settings that depend on which nodes are alive, or are changed when the stream's leader is not."""
 
 

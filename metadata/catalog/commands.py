@@ -106,6 +106,8 @@ class UpdateStream(_Exact):
     api_prefix: str = API_PREFIX_DEFAULT
     read_replicas: tuple[NodeId, ...] | None = None
     """Which nodes these are to be, as many as the configuration then says; None: those that are."""
+    replicas: tuple[NodeId, ...] | None = None
+    """The target of the reassignment that begins if the patch says another number of replicas, as many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The holders of a stream: the refusals of requests, and the effects of a change.
+"""The holders of a stream: the target of a move, the refusals of requests, and the effects of a change.
 
 Replicas join the ISR and lead; read replicas only follow. A node is one or the other. A node that
 holds the stream no more owes the removal of its files, and leaves the ISR. Every change is a new version of
@@ -15,7 +15,8 @@ from envelope.types import Incarnation, LeaderEpoch, NodeId
 from metadata.catalog.events import Events, refused
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import Removal, Stream, Tables
-from metadata.limits import READ_REPLICAS_MAX, REMOVALS_MAX
+from metadata.limits import READ_REPLICAS_MAX, REMOVALS_MAX, REPLICAS_MAX
+from metadata.stream_patch import StreamPatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,38 @@ class HoldersPut:
 
     stream: Stream
     removal: Removal | None
+
+
+def wanted_replicas(stream: Stream, patch: StreamPatch) -> int | None:
+    """Return the number of replicas to move a stream to, None if it has, or is to have, what a patch says."""
+    stays = (None, stream.config.replicas, len(stream.target or ()))
+    return None if patch.replicas in stays else patch.replicas
+
+
+def with_target(stream: Stream, target: tuple[NodeId, ...]) -> Stream:
+    """Return the row as it is while the stream is moved to ``target``: with the replicas of both."""
+    settled = stream.settled_replicas
+    return replace(
+        stream,
+        replicas=settled + tuple(node for node in target if node not in settled),
+        target=None if target == settled else target,
+    )
+
+
+def target_refusal(tables: Tables, stream: Stream, target: tuple[NodeId, ...]) -> Events | None:
+    """Return why these cannot be the replicas of a stream, None if they can."""
+    if not 1 <= len(target) <= REPLICAS_MAX or len(set(target)) != len(target):
+        return refused(
+            InvalidConfig, f"replicas: 1 to {REPLICAS_MAX} different nodes are wanted", field="replicas"
+        )
+    minimum = stream.config.min_insync_replicas
+    if minimum is not None and minimum > len(target):
+        return refused(
+            InvalidConfig,
+            f"replicas: {len(target)} are fewer than min_insync_replicas: {minimum}",
+            field="replicas",
+        )
+    return holders_refusal(tables, stream.incarnation, target)
 
 
 def read_replicas_refusal(

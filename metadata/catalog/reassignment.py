@@ -1,4 +1,4 @@
-"""How replicas move to other nodes while the stream is in use.
+"""How replicas move to other nodes while the stream is in use, or become more or fewer.
 
 A reassignment only adds replicas at first. Those of the target join the ISR as any follower does. Once all of
 them are in it and one of them leads, it is finished: the others leave, and owe the removal of their files.
@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import assert_never
 
 from envelope.errors import Fenced, InvalidConfig
-from envelope.types import NodeId
 from metadata.catalog.commands import (
     CancelReassignment,
     FinishReassignment,
@@ -25,11 +24,16 @@ from metadata.catalog.commands import (
     ReassignReplicas,
 )
 from metadata.catalog.events import Events, ReplicasReassigned, refused
-from metadata.catalog.holders import HoldersPut, holders_refusal, put_holders, read_replicas_refusal
+from metadata.catalog.holders import (
+    HoldersPut,
+    put_holders,
+    read_replicas_refusal,
+    target_refusal,
+    with_target,
+)
 from metadata.catalog.namespaces import beyond_limits, growth
 from metadata.catalog.streams import stream_in_life, unknown_stream
 from metadata.catalog.tables import Stream, Tables
-from metadata.limits import REPLICAS_MAX
 
 
 def reassign(tables: Tables, command: Reassignment) -> Events:
@@ -50,24 +54,18 @@ def reassign(tables: Tables, command: Reassignment) -> Events:
 
 def _begin(tables: Tables, stream: Stream, command: ReassignReplicas) -> Events:
     """Add the replicas of the target; those that only an earlier target had added leave."""
-    target, settled = command.target, stream.settled_replicas
+    target = command.target
     read_replicas = stream.read_replicas if command.read_replicas is None else command.read_replicas
-    replicas = settled + tuple(node for node in target if node not in settled)
-    refusal = _target_refusal(tables, stream, target) or read_replicas_refusal(
-        tables, stream.incarnation, read_replicas, replicas
+    after = with_target(stream, target)
+    refusal = target_refusal(tables, stream, target) or read_replicas_refusal(
+        tables, stream.incarnation, read_replicas, after.replicas
     )
     if refusal is not None:
         return refusal
-    if stream.target is None and (target, read_replicas) == (settled, stream.read_replicas):
+    if stream.target is None and (target, read_replicas) == (stream.replicas, stream.read_replicas):
         return (ReplicasReassigned(stream, before=stream),)
     config = stream.config.model_copy(update={"read_replicas": len(read_replicas)})
-    after = replace(
-        stream,
-        config=config,
-        replicas=replicas,
-        target=None if target == settled else target,
-        read_replicas=read_replicas,
-    )
+    after = replace(after, config=config, read_replicas=read_replicas)
     beyond = beyond_limits(tables.namespaces, growth(stream, after))
     return beyond or _put(tables, stream, after)
 
@@ -107,21 +105,6 @@ def is_ready(stream: Stream) -> bool:
 def _put(tables: Tables, before: Stream, after: Stream) -> Events:
     put = put_holders(tables, before, after)
     return (ReplicasReassigned(put.stream, before, put.removal),) if isinstance(put, HoldersPut) else put
-
-
-def _target_refusal(tables: Tables, stream: Stream, target: tuple[NodeId, ...]) -> Events | None:
-    if not 1 <= len(target) <= REPLICAS_MAX or len(set(target)) != len(target):
-        return refused(
-            InvalidConfig, f"replicas: 1 to {REPLICAS_MAX} different nodes are wanted", field="replicas"
-        )
-    minimum = stream.config.min_insync_replicas
-    if minimum is not None and minimum > len(target):
-        return refused(
-            InvalidConfig,
-            f"replicas: {len(target)} are fewer than min_insync_replicas: {minimum}",
-            field="replicas",
-        )
-    return holders_refusal(tables, stream.incarnation, target)
 
 
 def _not_reassigned(stream: Stream) -> Events:

@@ -9,6 +9,7 @@ from envelope.errors import (
     InvalidName,
     JetstreamError,
     LimitReached,
+    ReassignmentUnderWay,
     StreamExists,
     UnknownNode,
     UnknownStream,
@@ -34,7 +35,15 @@ from metadata.catalog.events import (
     StreamUpdated,
     refused,
 )
-from metadata.catalog.holders import HoldersPut, put_holders, read_replicas_refusal, too_many_removals
+from metadata.catalog.holders import (
+    HoldersPut,
+    put_holders,
+    read_replicas_refusal,
+    target_refusal,
+    too_many_removals,
+    wanted_replicas,
+    with_target,
+)
 from metadata.catalog.namespaces import beyond_limits, count_creation, creation_beyond_rate, growth
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
@@ -193,6 +202,9 @@ def update_stream(tables: Tables, command: UpdateStream) -> Events:
     stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
+    refusal = _move_refusal(stream, command)
+    if refusal is not None:
+        return refusal
     try:
         config = patched(stream.config, command.patch)
     except JetstreamError as error:
@@ -203,14 +215,50 @@ def update_stream(tables: Tables, command: UpdateStream) -> Events:
     reason = reserved_refusal(config, command.api_prefix)
     if reason is not None:
         return refused(InvalidConfig, reason, field="subject")
+    return _minimum_refusal(stream, config) or _reconfigured(tables, stream, command, config)
+
+
+def _minimum_refusal(stream: Stream, config: StreamConfig) -> Events | None:
+    """Return why a stream that is being moved cannot have this configuration, None if it can."""
     minimum, target = config.min_insync_replicas, stream.target
-    if minimum is not None and target is not None and minimum > len(target):
+    if minimum is None or target is None or minimum <= len(target):
+        return None
+    return refused(
+        InvalidConfig,
+        f"min_insync_replicas: {minimum} is more than the {len(target)} replicas it is being moved to",
+        field="min_insync_replicas",
+    )
+
+
+def _move_refusal(stream: Stream, command: UpdateStream) -> Events | None:
+    """Return why the number of replicas cannot become what a patch says, None if it can, or is to stay."""
+    patch = command.patch
+    if "replicas" in patch.model_fields_set and patch.replicas is None:
+        return refused(InvalidConfig, "replicas: a number is wanted", field="replicas")
+    count = wanted_replicas(stream, patch)
+    if count is None:
+        return None
+    if stream.target is not None:
+        return refused(
+            ReassignmentUnderWay,
+            f"replicas: stream {stream.name!r} is being moved to {len(stream.target)} replicas: wait for the "
+            "end, or cancel that",
+            field="replicas",
+        )
+    placed = len(set(command.replicas or ()))
+    if placed != count:
+        return refused(
+            InvalidConfig, f"replicas: {count} wanted, {placed} nodes to hold them", field="replicas"
+        )
+    minimum, present = patch.min_insync_replicas, stream.config.replicas
+    if minimum is not None and present < minimum <= count:
         return refused(
             InvalidConfig,
-            f"min_insync_replicas: {minimum} is more than the {len(target)} replicas it is being moved to",
+            f"min_insync_replicas: {minimum} is more than the replicas that there are, {present}, until the "
+            f"others are in sync: set it then",
             field="min_insync_replicas",
         )
-    return _reconfigured(tables, stream, command, config)
+    return None
 
 
 def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config: StreamConfig) -> Events:
@@ -218,15 +266,19 @@ def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config:
     chosen = command.read_replicas
     read_replicas = stream.read_replicas if chosen is None else chosen
     updated = replace(stream, config=config, read_replicas=read_replicas, unsynced=_unsynced(stream, config))
+    target = command.replicas if wanted_replicas(stream, command.patch) is not None else None
+    if target is not None:
+        updated = with_target(updated, target)
     beyond = beyond_limits(tables.namespaces, growth(stream, updated))
-    if set(read_replicas) == set(stream.read_replicas):
+    if target is None and set(read_replicas) == set(stream.read_replicas):
         refusal = _miscounted(config, read_replicas) or beyond
         if refusal is None:
             tables.put(updated)
         return refusal or (StreamUpdated(updated, before=stream),)
     refusal = (
-        _miscounted(config, read_replicas)
-        or read_replicas_refusal(tables, stream.incarnation, read_replicas, stream.replicas)
+        (target_refusal(tables, updated, target) if target is not None else None)
+        or _miscounted(config, read_replicas)
+        or read_replicas_refusal(tables, stream.incarnation, read_replicas, updated.replicas)
         or beyond
     )
     if refusal is not None:

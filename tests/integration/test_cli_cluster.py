@@ -93,13 +93,24 @@ def test_a_stream_shows_its_replicas(cluster: Cluster) -> None:
     assert f"│ {leader}      │ 3 of 3" in succeeded("stream", "ls", nats=cluster.nats)
 
 
-def test_a_default_number_of_replicas_is_set(cluster: Cluster) -> None:
+def test_replicas_are_added_and_a_default_is_set(cluster: Cluster) -> None:
     default = ("cluster", "update", "--default-replicas")
     said = succeeded(*default, "2", nats=cluster.nats)
     assert said == "a new stream has 2 replicas by default\n"
     succeeded("stream", "create", "copies", "--subject", "copies.>", nats=cluster.nats)
     made = json.loads(succeeded("stream", "info", "copies", "--json", nats=cluster.nats))
     assert made["config"]["replicas"] == len(made["replicas"]) == 2
+    changed = json.loads(
+        succeeded("stream", "update", "copies", "--replicas", "3", "--json", nats=cluster.nats)
+    )
+    assert changed["target"] or changed["config"]["replicas"] == 3, "it has begun, or is over"
+    gives_up_at = time.monotonic() + WAIT_SECONDS
+    while json.loads(succeeded("stream", "info", "copies", "--json", nats=cluster.nats))["target"]:
+        assert time.monotonic() < gives_up_at
+        pause_thread()
+    assert "3 of 3" in succeeded("stream", "ls", "copies", nats=cluster.nats)
+    refused = jetstream("stream", "update", "copies", "--replicas", "4", nats=cluster.nats)
+    assert (refused.exit_code, "replicas: 4 wanted, 3 nodes to hold them" in refused.stderr) == (4, True)
     assert json.loads(succeeded(*default, "1", "--json", nats=cluster.nats))["default_replicas"] == 1
     succeeded("stream", "delete", "copies", "--yes", nats=cluster.nats)
 

@@ -4,21 +4,26 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
 from metadata.catalog.commands import CreateStream
+from metadata.catalog.tables import Stream
 from metadata.placement import (
     PlacementCandidate,
+    beside_siblings,
     loads,
     place,
+    place_changes,
     place_partitions,
     place_stream,
     read_replicas_beside,
+    resized,
 )
 from tests.support.catalogs import catalog_of, create, partition, register
+from tests.support.example_counts import examples
 
 RACKS = st.sampled_from([None, "a", "b", "c"])
 
@@ -165,3 +170,104 @@ def test_partitions_for_which_there_are_too_few_nodes_are_a_typed_error() -> Non
     config = partition(nodes=("a", "b")).config
     with pytest.raises(InvalidConfig, match="replicas: 2 wanted"):
         place_partitions([PlacementCandidate(NodeId("a"))], (), [config])
+
+
+def rows(nodes: list[PlacementCandidate], replicas: int, data: st.DataObject) -> Stream:
+    """A stream with so many replicas, of which some are in sync, and with read replicas on other nodes."""
+    names = data.draw(st.permutations([node.node_id for node in nodes]))
+    held, read_replicas = names[:replicas], names[replicas:][: data.draw(st.integers(0, 2))]
+    row = catalog_of(*map(register, names), create(nodes=held, read_replicas=read_replicas)).streams()[0]
+    isr = data.draw(st.lists(st.sampled_from(row.isr), min_size=1, unique=True))
+    leader = data.draw(st.sampled_from([None, *(member.node_id for member in isr)]))
+    return replace(row, isr=tuple(isr), leader=leader)
+
+
+@settings(max_examples=examples(200))
+@given(clusters(), st.data())
+def test_more_replicas_are_beside_all_that_there_are(
+    nodes: list[PlacementCandidate], data: st.DataObject
+) -> None:
+    row = rows(nodes, data.draw(st.integers(1, len(nodes))), data)
+    alive = data.draw(st.lists(st.sampled_from(nodes), unique=True))
+    count = data.draw(st.integers(len(row.replicas), 9))
+    room = {node.node_id for node in alive} - {*row.replicas, *row.read_replicas}
+    if count > len(row.replicas) + len(room):
+        with pytest.raises(InvalidConfig, match=f"replicas: {count} wanted") as caught:
+            resized(alive, row, count, row.read_replicas)
+        assert caught.value.detail == {"field": "replicas"}
+        return
+    chosen = resized(alive, row, count, row.read_replicas)
+    assert chosen[: len(row.replicas)] == row.replicas
+    assert len(set(chosen)) == len(chosen) == count
+    assert set(chosen[len(row.replicas) :]) <= room
+
+
+@settings(max_examples=examples(200))
+@given(clusters().filter(lambda nodes: len(nodes) > 1), st.data())
+def test_of_fewer_replicas_the_leader_stays_then_those_in_sync(
+    nodes: list[PlacementCandidate], data: st.DataObject
+) -> None:
+    row = rows(nodes, data.draw(st.integers(2, len(nodes))), data)
+    alive = data.draw(st.lists(st.sampled_from(nodes), unique=True))
+    count = data.draw(st.integers(1, len(row.replicas) - 1))
+    chosen = resized(alive, row, count, row.read_replicas)
+    assert len(chosen) == count
+    assert chosen == tuple(node for node in row.replicas if node in chosen), "they keep their order"
+    assert row.leader in (None, *chosen)
+    assert len(set(chosen) & set(row.isr_nodes)) == min(count, len(row.isr))
+
+
+@given(clusters(), st.data())
+def test_more_replicas_are_in_as_many_racks_as_can_be(
+    nodes: list[PlacementCandidate], data: st.DataObject
+) -> None:
+    first = data.draw(st.sampled_from(nodes))
+    row = catalog_of(*(register(node.node_id) for node in nodes), create(nodes=(first.node_id,))).streams()[0]
+    count = data.draw(st.integers(1, len(nodes)))
+    chosen = resized(nodes, row, count, ())
+    rack_of = {node.node_id: node.rack or node.node_id for node in nodes}
+    assert len({rack_of[node] for node in chosen}) == min(count, len(set(rack_of.values())))
+
+
+def test_of_replicas_in_sync_one_in_a_shared_rack_on_a_full_node_goes_first() -> None:
+    nodes = [
+        PlacementCandidate(NodeId("a"), "x", replicas=9),
+        PlacementCandidate(NodeId("b"), "y", replicas=1),
+        PlacementCandidate(NodeId("c"), "y", replicas=2),
+        PlacementCandidate(NodeId("d"), "z", replicas=9),
+    ]
+    row = catalog_of(*map(register, "abcd"), create(nodes="bcad")).streams()[0]
+    assert resized(nodes, row, 3, ()) == ("b", "a", "d"), "b leads, c shares its rack"
+    assert resized(nodes, row, 2, ()) == ("b", "a"), "of equals the last"
+    assert resized(nodes[:3], row, 2, ()) == ("b", "a"), "d is dead"
+    led_by_d = replace(row, leader=NodeId("d"))
+    assert resized(nodes, led_by_d, 1, ()) == ("d",)
+
+
+@given(clusters(), st.data())
+def test_replicas_and_read_replicas_that_change_together_share_no_node(
+    nodes: list[PlacementCandidate], data: st.DataObject
+) -> None:
+    row = rows(nodes, data.draw(st.integers(1, len(nodes))), data)
+    replicas = data.draw(st.none() | st.integers(1, 9))
+    read_replicas = data.draw(st.none() | st.integers(0, 4))
+    read_count = len(row.read_replicas) if read_replicas is None else read_replicas
+    if max(replicas or 0, len(row.replicas)) + read_count > len(nodes):
+        return  # refused, as the other tests say
+    target, read = place_changes(nodes, row, replicas, read_replicas)
+    assert (target is None, read is None) == (replicas is None, read_replicas is None)
+    holders = {*row.replicas, *(target or ())}
+    assert len(target or ()) == (replicas or 0)
+    kept = row.read_replicas if read is None else read
+    assert len(set(kept)) == read_count
+    assert holders.isdisjoint(kept)
+
+
+def test_partitions_that_grow_are_spread_among_themselves() -> None:
+    nodes = [PlacementCandidate(NodeId(name), replicas=number) for number, name in enumerate("abcd")]
+    catalog = catalog_of(*map(register, "abcd"), *(partition("orders", n, 2, nodes="a") for n in range(2)))
+    first, second = catalog.partition_rows("orders")
+    target = resized(beside_siblings(nodes, (first, second)), first, 2, ())
+    assert target == ("a", "b")
+    moved = replace(first, replicas=target)
+    assert resized(beside_siblings(nodes, (moved, second)), second, 2, ()) == ("a", "c")

@@ -181,7 +181,7 @@ patches = st.fixed_dictionaries(
     {},
     optional={
         "subject": st.sampled_from((None, "a.>", "c", ">")),
-        "replicas": st.sampled_from((1, 2)),
+        "replicas": st.sampled_from((None, 1, 2, 3)),
         "min_insync_replicas": st.sampled_from((None, 1, 2, 3)),
         "read_replicas": st.sampled_from((None, 0, 1, 2)),
         "sync": st.sampled_from(("always", "os")),
@@ -215,6 +215,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         patch=patches,
         incarnation=st.none() | _lives,
         read_replicas=st.none() | _read_replicas,
+        replicas=st.none() | st.lists(_node_ids, max_size=3).map(tuple),
     ),
     st.builds(SetDefaultReplicas, replicas=_small),
     st.builds(DeleteStream, stream=_names, incarnation=st.none() | _lives),

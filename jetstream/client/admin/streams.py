@@ -87,6 +87,9 @@ class Streams:
     async def update(self, /, name: str, **changes: object) -> UpdateStreamResponse | PartitionedStreamInfo:
         """Change the named fields of a stream's configuration; None puts one back to its default.
 
+        With another number of ``replicas`` the answer has the ``target`` of the move that begins; it goes on
+        by itself, and ``config.replicas`` is the new number at its end.
+
         Of a partitioned stream all partitions are changed, and a larger ``partitions`` adds some. If that is
         cut off, the same call does the rest.
         """

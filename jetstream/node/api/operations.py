@@ -73,7 +73,7 @@ from metadata.api.responses import (
 from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.catalog import Catalog, streams_of
-from metadata.catalog.commands import Command, DeleteStream, SetDefaultReplicas, SetTxid, UpdateStream
+from metadata.catalog.commands import Command, DeleteStream, SetDefaultReplicas, SetTxid
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
 from metadata.limits import REPLICAS_DEFAULT
@@ -307,15 +307,7 @@ class ApiOperations:
 
     async def _update(self, request: UpdateStreamRequest) -> UpdateStreamResponse:
         check_store(self._services.tier, needed=request.tier)
-        read_replicas = await self._placing.read_replicas(request)
-        event = await self._reassigning.accepted(
-            UpdateStream(
-                stream=StreamName(request.name),
-                patch=request.patch,
-                api_prefix=self._prefix,
-                read_replicas=read_replicas,
-            )
-        )
+        event = await self._reassigning.accepted(await self._placing.update(request))
         if not isinstance(event, StreamUpdated):
             raise InternalError(f"update answered by {type(event).__name__}")
         if event.stream != event.before:
@@ -330,7 +322,7 @@ class ApiOperations:
         """
         asked_at = self._services.clock.monotonic()
         while (info := await self._ask_leader(changed.name)) is not None:
-            if (info.config, info.read_replicas) == (changed.config, list(changed.read_replicas)):
+            if _has_applied(info, changed):
                 return info
             if self._services.clock.monotonic() > asked_at + _HEARD_NS:
                 break
@@ -433,6 +425,14 @@ class ApiOperations:
             protocol_versions=[PROTOCOL_VERSION],
             default_replicas=self._catalog.default_replicas,
         )
+
+
+def _has_applied(info: StreamInfo, changed: Stream) -> bool:
+    """Return whether a leader knows of a change; the move of replicas that it began may be over by now."""
+    moved = changed.config.model_copy(update={"replicas": len(changed.target or changed.replicas)})
+    target = None if changed.target is None else list(changed.target)
+    is_known = (info.config, info.target) in ((changed.config, target), (moved, None))
+    return is_known and info.read_replicas == list(changed.read_replicas)
 
 
 def _waits_for_others(info: StreamInfo, catalog: Catalog) -> bool:

@@ -52,6 +52,7 @@ from metadata.partitioning import (
     wanted,
     whole_config,
 )
+from metadata.rebalancing import planned
 from metadata.stream_config import StreamConfig
 
 _log = logging.getLogger(__name__)
@@ -161,12 +162,14 @@ class PartitionedStreams:
             refuse_changes_beyond_limits(rows, changes[0].patch, self._catalog)
             # What one of them refuses all would: so it is asked before anything is changed.
             await self._operations.update(changes[0])
-            # Where read replicas are placed, each must know of those before it.
-            at_once = 1 if "read_replicas" in fields else _AT_ONCE
+            # Where replicas are placed, each must know of those before it.
+            at_once = _AT_ONCE if {"replicas", "read_replicas"}.isdisjoint(fields) else 1
             others = [(change.name, partial(self._operations.update, change)) for change in changes[1:]]
             await _all(others, at_once)
-        changed = whole_config(self._catalog.partition_rows(request.name))
-        grown = changed.model_copy(update={"partitions": partitions})
+        rows = self._catalog.partition_rows(request.name)
+        grown = whole_config(rows).model_copy(
+            update={"partitions": partitions, "replicas": len(planned(rows[0]))}
+        )
         await self._add(partitions_to_add(grown, self._catalog), answers_at)
         return self._info(request.name)
 

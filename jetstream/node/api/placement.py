@@ -1,4 +1,4 @@
-"""The placement of a new stream's replicas: on nodes that are alive, as the metadata leader knows them."""
+"""The placement of replicas, new ones or more: on nodes that are alive, as the metadata leader knows them."""
 
 import asyncio
 import secrets
@@ -9,18 +9,21 @@ from envelope.errors import InvalidConfig, NotLeader, UnknownStream
 from envelope.types import Incarnation, NodeId, StreamName
 from jetstream.node.runtime.clock import Clock
 from metadata.api.requests import CreateStreamRequest, UpdateStreamRequest
-from metadata.catalog.commands import CreateStream
+from metadata.catalog.commands import CreateStream, UpdateStream
+from metadata.catalog.holders import wanted_replicas
 from metadata.catalog.tables import Stream
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.placement import (
     Placed,
     PlacementCandidate,
+    beside_siblings,
     loads,
+    place_changes,
     place_partitions,
     place_stream,
-    read_replicas_beside,
 )
 from metadata.stream_config import StreamConfig
+from metadata.stream_patch import StreamPatch, with_default_replicas
 
 _Placed = TypeVar("_Placed")
 
@@ -88,16 +91,23 @@ class Placing:
             begun=False,
         )
 
-    async def read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...] | None:
-        """Return the nodes for as many read replicas as are asked for; None if it is not about them.
+    async def update(self, request: UpdateStreamRequest) -> UpdateStream:
+        """Return the command that changes a stream, with nodes for as many replicas as it is to have.
 
         Raises:
             UnknownStream: there is no such stream.
             NotLeader, InvalidConfig: as `creation`.
         """
-        if "read_replicas" not in request.model_fields_set:
-            return None
-        return await self._placed(lambda: self._place_read_replicas(request))
+        patch = with_default_replicas(request.patch, self._catalog.default_replicas)
+        name = StreamName(request.name)
+        replicas, read_replicas = await self._placed(lambda: self._place_changes(name, patch))
+        return UpdateStream(
+            stream=name,
+            patch=patch,
+            api_prefix=self._prefix,
+            read_replicas=read_replicas,
+            replicas=replicas,
+        )
 
     def candidates(self) -> list[PlacementCandidate]:
         """Return the nodes that can take a replica, with what they have.
@@ -136,9 +146,18 @@ class Placing:
         siblings = self._catalog.partition_rows(configs[0].partition_of or "") if configs else ()
         return place_partitions(self.candidates(), siblings, configs)
 
-    def _place_read_replicas(self, request: UpdateStreamRequest) -> tuple[NodeId, ...]:
-        row = self._catalog.stream(StreamName(request.name))
+    def _place_changes(
+        self, name: StreamName, patch: StreamPatch
+    ) -> tuple[tuple[NodeId, ...] | None, tuple[NodeId, ...] | None]:
+        """Return the nodes for the replicas, and for the read replicas; None: they stay as they are."""
+        row = self._catalog.stream(name)
         if row is None:
-            raise UnknownStream(f"no stream {request.name!r}")
-        holders = (*row.replicas, *(node for node in row.target or () if node not in row.replicas))
-        return read_replicas_beside(self.candidates(), holders, row.read_replicas, request.read_replicas or 0)
+            raise UnknownStream(f"no stream {name!r}", stream=name)
+        # While it is being moved another number is refused, wherever they were.
+        replicas = wanted_replicas(row, patch) if row.target is None else None
+        read_replicas = (patch.read_replicas or 0) if "read_replicas" in patch.model_fields_set else None
+        if replicas is None and read_replicas is None:
+            return None, None
+        siblings = self._catalog.partition_rows(row.config.partition_of or "")
+        candidates = beside_siblings(self.candidates(), siblings)
+        return place_changes(candidates, row, replicas, read_replicas)

@@ -12,16 +12,18 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final, TypeGuard, assert_never
 
 from envelope.errors import NotLeader
 from envelope.types import MonotonicNs, NodeId, StreamName, TimestampUs
 from metadata.catalog.commands import ChangeLeader, FinishReassignment, encode_command
 from metadata.catalog.events import (
     CommandRefused,
+    Event,
     Events,
     LeaderChanged,
     ReplicasReassigned,
+    StreamUpdated,
     UncleanlyElected,
 )
 from metadata.controller.controller_term import (
@@ -142,7 +144,7 @@ class ControllerDriver:
             elif isinstance(event, LeaderChanged):
                 row = event.stream
                 _log.info("stream=%s leader=%s leader_epoch=%d", row.name, row.leader, row.leader_epoch)
-            elif isinstance(event, ReplicasReassigned):
+            elif isinstance(event, ReplicasReassigned) or _begins_move(event):
                 replicas, target = ",".join(event.stream.replicas), ",".join(event.stream.target or ())
                 _log.info("stream=%s replicas=%s target=%s", event.stream.name, replicas, target)
         self._do(self._controller_term.handle(RowsChanged(events), now()))
@@ -202,6 +204,10 @@ class ControllerDriver:
         if self._leads:
             proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
             self._group.member.forward((encode_proposal(proposal_id, encode_command(command)),))
+
+
+def _begins_move(event: Event) -> TypeGuard[StreamUpdated]:
+    return isinstance(event, StreamUpdated) and event.stream.target != event.before.target
 
 
 def _dated(election: ChangeLeader) -> ChangeLeader:
