@@ -11,6 +11,9 @@ REPLICAS_MAX: Final = 15
 REPLICAS_DEFAULT: Final = 1
 """Copies of a new stream where neither its request nor the cluster's settings say how many."""
 
+INTERNAL_REPLICAS_MAX: Final = 3
+"""Copies of an internal stream, if there are as many nodes."""
+
 READ_REPLICAS_MAX: Final = 64
 """Copies of one stream that only serve reads; the leader sends each of them everything."""
 

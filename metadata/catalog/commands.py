@@ -209,6 +209,8 @@ class ReassignReplicas(_Exact):
     """The first is the preferred leader."""
     read_replicas: tuple[NodeId, ...] | None = None
     """Which nodes these are from now on; None: those that are."""
+    expected_isr_version: int | None = None
+    """If given, only at this version of the ISR: what was decided on an older row is void."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ def reassign(tables: Tables, command: Reassignment) -> Events:
 
 def _begin(tables: Tables, stream: Stream, command: ReassignReplicas) -> Events:
     """Add the replicas of the target; those that only an earlier target had added leave."""
+    if command.expected_isr_version not in (None, stream.isr_version):
+        return _fenced(stream)
     target = command.target
     read_replicas = stream.read_replicas if command.read_replicas is None else command.read_replicas
     after = with_target(stream, target)
@@ -74,13 +76,7 @@ def _finish(tables: Tables, stream: Stream, command: FinishReassignment) -> Even
     """Make the target the replicas, if all of it is in sync and one of it leads."""
     found = (stream.isr_version, stream.leader_epoch)
     if found != (command.expected_isr_version, command.expected_leader_epoch):
-        return refused(
-            Fenced,
-            f"stream {stream.name!r} is at isr_version {stream.isr_version}, "
-            f"leader_epoch {stream.leader_epoch}",
-            isr_version=stream.isr_version,
-            leader_epoch=stream.leader_epoch,
-        )
+        return _fenced(stream)
     target = stream.target
     if target is None:
         return _not_reassigned(stream)
@@ -105,6 +101,15 @@ def is_ready(stream: Stream) -> bool:
 def _put(tables: Tables, before: Stream, after: Stream) -> Events:
     put = put_holders(tables, before, after)
     return (ReplicasReassigned(put.stream, before, put.removal),) if isinstance(put, HoldersPut) else put
+
+
+def _fenced(stream: Stream) -> Events:
+    return refused(
+        Fenced,
+        f"stream {stream.name!r} is at isr_version {stream.isr_version}, leader_epoch {stream.leader_epoch}",
+        isr_version=stream.isr_version,
+        leader_epoch=stream.leader_epoch,
+    )
 
 
 def _not_reassigned(stream: Stream) -> Events:

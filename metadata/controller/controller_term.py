@@ -17,7 +17,6 @@ from typing import Final, assert_never
 
 from envelope.types import MonotonicNs, NodeEpoch, NodeId, Term
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeLeader, FinishReassignment
 from metadata.controller import events as controlling
 from metadata.controller.machine import Controller
 from metadata.controller.settings import ControllerSettings
@@ -87,7 +86,7 @@ class SendToNode:
 class Decide:
     """Propose this command; it is a compare-and-set, so it may be lost, late or repeated."""
 
-    command: ChangeLeader | FinishReassignment
+    command: controlling.Decision
 
 
 Action = ConfirmLeadership | SendToNode | Decide
@@ -235,7 +234,7 @@ class ControllerTerm:
     def _wanted(self, actions: Iterable[controlling.Action]) -> Iterable[Action]:
         for action in actions:
             match action:
-                case controlling.Elect(command) | controlling.Finish(command):
+                case controlling.Elect(command) | controlling.Finish(command) | controlling.Grow(command):
                     yield Decide(command)
                 case controlling.RefuseLease(node, node_epoch):
                     yield SendToNode(LeaseRefused(self._node_id, node, node_epoch))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName
-from metadata.catalog.commands import ChangeLeader, FinishReassignment
+from metadata.catalog.commands import ChangeLeader, FinishReassignment, ReassignReplicas
 from metadata.catalog.events import Events
 
 # --- events -------------------------------------------------------------------------------------------
@@ -95,4 +95,12 @@ class Finish:
     command: FinishReassignment
 
 
-Action = GrantLease | RefuseLease | Elect | Finish
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Propose this command, which adds replicas to an internal stream; it is a compare-and-set, too."""
+
+    command: ReassignReplicas
+
+
+Decision = ChangeLeader | FinishReassignment | ReassignReplicas
+Action = GrantLease | RefuseLease | Elect | Finish | Grow

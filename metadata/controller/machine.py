@@ -9,7 +9,8 @@ changes nothing.
 
 A stream that is being moved is finished here: once its new replicas are in sync, one of them is elected and
 the others are let go. A stream that is whole, and has been for a while, goes back to its preferred leader;
-one stream at a time, as each election holds up publishers for a moment.
+one stream at a time, as each election holds up publishers for a moment. An internal stream that was made when
+there were fewer nodes gets more replicas (`internal_growth`).
 
 One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
 reach each other do not take turns, a leader that was replaced for its silence is not elected for another's
@@ -48,6 +49,7 @@ from metadata.controller.events import (
     Event,
     Finish,
     GrantLease,
+    Grow,
     LeaderSilent,
     NodeHeard,
     NodeStopping,
@@ -56,6 +58,7 @@ from metadata.controller.events import (
     RowsChanged,
     Tick,
 )
+from metadata.controller.internal_growth import InternalGrowth
 from metadata.controller.led_streams import LedStreams
 from metadata.controller.preferred import PreferredLeaders
 from metadata.controller.reports import SilenceReports
@@ -106,6 +109,7 @@ class Controller:
         """Nodes whose streams were opened because their lease has run out."""
         self._led = LedStreams(catalog.streams())
         self._preferred = PreferredLeaders(settings.preferred_settle_ns, settings.preferred_pause_ns)
+        self._growth = InternalGrowth(catalog, self._alive_nodes, settings.retry_interval_ns)
         self._open: set[StreamName] = set()
         for stream in catalog.streams():
             self._preferred.put(stream, now)
@@ -130,7 +134,7 @@ class Controller:
             case Tick():
                 self._reports.expire(now)
                 self._find_dead(now)
-                return (*self._elect(self._open, now), *self._restore(now))
+                return (*self._elect(self._open, now), *self._restore(now), *self._grow(now))
             case _:
                 assert_never(event)
 
@@ -197,6 +201,7 @@ class Controller:
                 self._alive_nodes.leases.renew(node.node_id, node.node_epoch, now)
                 self._dead.discard(node.node_id)
                 self._alive_nodes.stopping.discard(node.node_id)
+                self._growth.look_at_all()
                 return self._open
             case StreamDeleted(stream):
                 self._close(stream.name, None)
@@ -213,6 +218,8 @@ class Controller:
             ):
                 if isinstance(change, ReplicasReassigned):
                     self._asked.pop(stream.name, None)  # what comes next is another question
+                if isinstance(change, StreamCreated):
+                    self._growth.look_at(stream.name)
                 self._led.put(stream)
                 self._preferred.put(stream, now)
                 # Its leader may have died, or begun to stop, while it was proposed.
@@ -260,6 +267,11 @@ class Controller:
             election = self._election(row, _Cause.PREFERRED, now)
             if election is not None:
                 yield election
+
+    def _grow(self, now: MonotonicNs) -> Iterator[Action]:
+        command = self._growth.next_move(now)
+        if command is not None:
+            yield Grow(command)
 
     def _close(self, name: StreamName, row: Stream | None) -> None:
         self._open.discard(name)

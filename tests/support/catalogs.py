@@ -244,6 +244,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         incarnation=_lives,
         target=st.lists(_node_ids, max_size=3).map(tuple),
         read_replicas=st.none() | _read_replicas,
+        expected_isr_version=st.none() | _small,
     ),
     st.builds(
         FinishReassignment,

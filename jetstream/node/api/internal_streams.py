@@ -1,4 +1,7 @@
-"""The settings of the internal streams, and their creation."""
+"""The settings of the internal streams, and their creation.
+
+The controller gives them more replicas when there are more nodes (`metadata.controller.internal_growth`).
+"""
 
 import asyncio
 import logging
@@ -21,13 +24,12 @@ from envelope.types import AckPolicy, Compact, NodeId, StreamName, SyncMode
 from jetstream.node.api.placement import Placing
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import UpdateStream
+from metadata.limits import INTERNAL_REPLICAS_MAX
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.stream_config import Retention, StreamConfig
 from metadata.stream_patch import StreamPatch
 
 _log = logging.getLogger(__name__)
-
-INTERNAL_REPLICAS_MAX: Final = 3
 
 _SEGMENT_BYTES: Final = 8 * MIB
 """What is in the last segment is never compacted or removed, and is read whole when a reign begins."""

@@ -16,7 +16,7 @@ from typing import Final, TypeGuard, assert_never
 
 from envelope.errors import NotLeader
 from envelope.types import MonotonicNs, NodeId, StreamName, TimestampUs
-from metadata.catalog.commands import ChangeLeader, FinishReassignment, encode_command
+from metadata.catalog.commands import ChangeLeader, encode_command
 from metadata.catalog.events import (
     CommandRefused,
     Event,
@@ -39,7 +39,7 @@ from metadata.controller.controller_term import (
     Replaced,
     SendToNode,
 )
-from metadata.controller.events import RowsChanged, Tick
+from metadata.controller.events import Decision, RowsChanged, Tick
 from metadata.controller.settings import ControllerSettings
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.timers.movable_timer import now
@@ -195,7 +195,7 @@ class ControllerDriver:
             streams = self._group.catalog.count_streams()
             _log.info("steward of metadata term=%d streams=%d", self._controller_term.term, streams)
 
-    def _propose(self, command: ChangeLeader | FinishReassignment) -> None:
+    def _propose(self, command: Decision) -> None:
         """Propose what the controller has decided, here or not at all; it decides again if that is lost.
 
         Forwarded to another metadata leader, it would be the decision of a former leader: on an old view of

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Final
 from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, StreamName
 from jetstream.replica.settings import NEVER
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import (
-    ChangeIsr,
-    ChangeLeader,
-    Command,
-    FinishReassignment,
-)
+from metadata.catalog.commands import ChangeIsr, ChangeLeader, Command
 from metadata.catalog.events import (
     CommandRefused,
     Events,
@@ -28,9 +23,11 @@ from metadata.catalog.events import (
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.events import (
+    Decision,
     Elect,
     Finish,
     GrantLease,
+    Grow,
     NodeHeard,
     NodeStopping,
     RefuseLease,
@@ -239,12 +236,12 @@ class MetadataService:
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
                         self._world.timeline.after(delay, self._perform, command)
-                case Finish(finish):
+                case Finish(decision) | Grow(decision):
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
-                        self._world.timeline.after(delay, self._perform, finish)
+                        self._world.timeline.after(delay, self._perform, decision)
 
-    def _perform(self, command: ChangeLeader | FinishReassignment) -> None:
+    def _perform(self, command: Decision) -> None:
         if not self.down:
             self.apply(command)
 

@@ -18,7 +18,7 @@ from metadata.catalog.tables import Stream
 from metadata.controller.events import Action, Elect, Finish, NodeHeard, NodeStopping, RowsChanged, Tick
 from metadata.controller.machine import Controller
 from metadata.controller.settings import ControllerSettings
-from tests.support.catalogs import apply, catalog_of, create, register
+from tests.support.catalogs import apply, catalog_of, create, register, update
 
 # The lease outlasts every test that does not renew it.
 SETTINGS: Final = replace(ControllerSettings(), lease_ns=3600 * 1_000_000_000)
@@ -149,6 +149,16 @@ def test_a_cancelled_reassignment_is_not_finished() -> None:
     term.join(A, B, C)
     assert term.apply(CancelReassignment(ORDERS, term.row().incarnation)) == ()
     assert term.after(RETRY) == ()
+
+
+def test_an_update_to_fewer_replicas_is_finished_at_once_and_the_next_one_when_all_are_in_sync() -> None:
+    term = Term()
+    assert term.apply(replace(update(replicas=1), replicas=(A,))) == (term.finish(),)
+    term.apply(term.finish().command)
+    assert term.row().replicas == (A,)
+    assert term.apply(replace(update(replicas=3), replicas=(A, C, D))) == ()
+    assert term.join(A, C) == ()
+    assert term.join(A, C, D) == (term.finish(),)
 
 
 # --- preferred leaders ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """How replicas move from node to node in the catalogue."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -262,6 +263,16 @@ def test_a_command_about_another_life_or_an_old_version_is_refused() -> None:
     stale = finish(catalog)
     elect(catalog, "c")
     assert isinstance(refusal(apply(catalog, stale)), Fenced)
+
+
+def test_a_move_that_was_decided_on_an_older_row_is_refused() -> None:
+    catalog = cluster()
+    decided = replace(reassign(catalog, "abc"), expected_isr_version=orders(catalog).isr_version)
+    done(catalog, reassign(catalog, "ad"))
+    before = orders(catalog)
+    assert isinstance(refusal(apply(catalog, decided)), Fenced)
+    assert orders(catalog) == before
+    assert done(catalog, replace(decided, expected_isr_version=before.isr_version)).target == ("a", "b", "c")
 
 
 def test_min_insync_replicas_must_fit_what_it_is_moved_to() -> None:
