@@ -80,6 +80,7 @@ GIVEN_BY_US = {
     "namespace_limit_reached": 60075,
     "subject_not_allowed": 60076,
     "creations_too_fast": 60077,
+    "reassignment_under_way": 60080,
 }
 
 
