@@ -23,19 +23,28 @@ P = TypeVar("P", bound=SendingPublisher)
 
 
 @asynccontextmanager
-async def sending(publisher: P) -> AsyncIterator[P]:
-    """Let ``publisher`` send while the block lasts; flush at its end, abandon what is left after an error."""
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let ``work`` run while the block lasts: its failure ends the block, and is raised as it is."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            sender = tasks.create_task(publisher.run())
+            task = tasks.create_task(work)
             try:
-                yield publisher
-                await publisher.flush()
+                yield
             finally:
-                sender.cancel()
-                publisher.abandon()
+                task.cancel()
     except BaseExceptionGroup as group:  # callers handle errors, not groups of them: the first is the cause
         raise group.exceptions[0] from None
+
+
+@asynccontextmanager
+async def sending(publisher: P) -> AsyncIterator[P]:
+    """Let ``publisher`` send while the block lasts; flush at its end, abandon what is left after an error."""
+    async with beside(publisher.run()):
+        try:
+            yield publisher
+            await publisher.flush()
+        finally:
+            publisher.abandon()
 
 
 class Background:
