@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
-from jetstream.cli.options.option_groups import expanded
+from jetstream.cli.options.option_groups import Prefixed, expanded
 
 SECRET = "correct-horse-battery"
 
@@ -104,3 +104,24 @@ def test_two_options_of_one_name_are_found_when_the_command_is_built() -> None:
 
     with pytest.raises(AssertionError, match="share a name"):
         expanded(command)
+
+
+def test_a_second_set_of_options_has_names_and_variables_of_its_own() -> None:
+    app = typer.Typer()
+    seen: list[tuple[str, str | None]] = []
+
+    def command(source: Annotated[NatsOptions, Prefixed("from")], target: NatsOptions) -> None:
+        seen.extend((each.nats, each.token) for each in (source, target))
+
+    app.command()(expanded(command))
+    environment = {
+        "JETSTREAM_FROM": "nats://a:1",
+        "JETSTREAM_FROM_TOKEN": SECRET,
+        "JETSTREAM_NATS": "nats://b:1",
+    }
+    assert CliRunner().invoke(app, ["--token", "t"], env=environment).exit_code == 0
+    assert seen == [("nats://a:1", SECRET), ("nats://b:1", "t")]
+    seen.clear()
+    arguments = ["--from", "nats://c:1", "--from-token", "f", "--nats", "nats://d:1"]
+    assert CliRunner().invoke(app, arguments, env={}).exit_code == 0
+    assert seen == [("nats://c:1", "f"), ("nats://d:1", None)]
