@@ -113,6 +113,21 @@ class StreamRecreated(RequestError, err_code="stream_recreated", status=409, ack
     """The stream was deleted and created again: the caller's offsets belong to its former life."""
 
 
+class OffsetsApart(RequestError, err_code="offsets_apart", status=409, ack_code=60_085):
+    """The offsets of a mirror's source and target would differ by another number; nothing more is copied.
+
+    Others have published to the target, or the source has lost single records by compaction.
+    """
+
+
+class OriginDiffers(RequestError, err_code="origin_differs", status=409, ack_code=60_086):
+    """The target is a mirror of another stream than the source, or of an earlier life of it."""
+
+
+class SourceTruncated(RequestError, err_code="source_truncated", status=410, ack_code=60_087):
+    """The source of a mirror lacks records that were to be copied next, or that the target has of it."""
+
+
 class RecordTooLarge(RequestError, err_code="record_too_large", ack_code=10_054):
     """The message exceeds the stream's or the system's limit."""
 

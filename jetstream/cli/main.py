@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
     "node": "serve.command:node",
     "pub": "publish:pub",
     "read": "read:read",
+    "mirror": "mirror.command:mirror",
     "inspect": "inspect_files:inspect",
     "demo": "demo.command:demo",
     "cluster": _group(

@@ -1,0 +1,1 @@
+"""``jetstream mirror``."""
