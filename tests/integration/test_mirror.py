@@ -13,6 +13,7 @@ from envelope.errors import (
     JetstreamError,
     OffsetsApart,
     OriginDiffers,
+    RecordTooLarge,
     SourceTruncated,
     TxidDecreasing,
     UnknownStream,
@@ -114,6 +115,29 @@ def test_every_part_of_a_record_is_carried_at_its_offset(tmp_path: Path) -> None
             assert await check_mirrored(source, both.target, "orders") == 107
             assert [(each.position, each.start.difference) for each in mirroring.resumptions] == [(0, 0)]
             assert mirroring.mirror.copied == 107
+
+    run(scenario())
+
+
+def test_a_record_that_the_targets_nats_cannot_carry_ends_a_mirror_with_its_connection_whole(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with two_nodes_apart(tmp_path) as both:
+            await both.source.streams.create("orders", "orders.>")
+            most = both.source.nats.max_payload
+            await both.source.publish("orders.a", b"x" * (most - 1200))
+            await copied_once(both)
+            assert await check_mirrored(both.source, both.target, "orders") == 1
+            for size in (most - 1000, most - 600, most):
+                await both.source.publish("orders.a", b"x" * size)
+                try:
+                    await copied_once(both)
+                except RecordTooLarge:
+                    break
+            else:
+                pytest.fail("all were taken")
+            assert both.target.nats.stats["reconnects"] == 0
 
     run(scenario())
 

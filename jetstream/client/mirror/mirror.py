@@ -28,7 +28,7 @@ from envelope.subjects import covers
 from envelope.types import Offset
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.mirror.mirrored_rows import check_witness, last_record, mirrored
+from jetstream.client.mirror.mirrored_rows import are_few, check_witness, last_record, mirrored, singly
 from jetstream.client.mirror.positions import (
     CONSUMER,
     MirrorStart,
@@ -44,12 +44,13 @@ from jetstream.client.mirror.positions import (
 )
 from jetstream.client.mirror.sole_instance import SoleInstance
 from jetstream.client.nodes.background import beside
+from jetstream.client.publish.batch_envelopes import Filled
 from jetstream.client.publish.session_messages import SessionFuture
 from jetstream.client.publish.session_publisher import SessionPublisher
 from metadata.stream_config import StreamConfig
 
-_WINDOW: Final = 1_000
-"""Envelopes on their way: small ones, where subjects alternate; of full ones `_WINDOW_BYTES` are fewer."""
+_WINDOW: Final = 4_000
+"""Envelopes on their way: of one record, where subjects alternate; of full ones `_WINDOW_BYTES` are fewer."""
 _WINDOW_BYTES: Final = 16 * MIB
 _READ_ROWS: Final = 4_096
 """Smaller batches of the source are put together: what an envelope costs beside its records counts then."""
@@ -145,7 +146,8 @@ class Mirror:
     async def run(self) -> None:
         """Copy until cancelled, or with ``once`` up to the source's present end.
 
-        Retriable errors of the first attempt's beginning are raised, later ones met with another attempt.
+        Retriable errors are raised until the target is known to be there; later ones are met with another
+        attempt.
 
         Raises:
             UnknownStream: there is no source.
@@ -154,17 +156,18 @@ class Mirror:
             OriginDiffers, OffsetsApart, SourceTruncated: the copy cannot go on; see there.
             JetstreamError: the target refuses a record for good, or to be created.
         """
-        group = group_of(self.stream, await self._prepared())
+        target: str | None = await self._prepared()
         failed_at: int | None = None
         while True:
-            instance = SoleInstance(self._source, self._settings.stream, group)
             try:
+                target = target or await self._prepared()
+                instance = SoleInstance(self._source, self.stream, group_of(self.stream, target))
                 async with instance.owned(lambda: self.copied):
                     await self._copy()
             except JetstreamError as error:
                 if not may_try_again(error, self.copied, failed_at):
                     raise
-                failed_at = failed_at if error.retriable else self.copied
+                target, failed_at = None, failed_at if error.retriable else self.copied
                 self._settings.interrupted(error)
                 await asyncio.sleep(_BACKOFF_S)
             else:
@@ -296,8 +299,8 @@ class _Pump:
             return
         check_dense(batch, self.position)
         for subject, rows in mirrored(batch):
-            for envelope in session.envelopes(subject, rows):
-                end = self.position + envelope.records
+            for envelope in singly(rows) if are_few(rows) else session.envelopes(subject, rows):
+                end = self.position + (envelope.records if isinstance(envelope, Filled) else 1)
                 acked = await session.publish(
                     subject,
                     envelope,
@@ -321,5 +324,5 @@ async def _range_of(client: JetstreamClient, stream: str) -> CommittedRange:
 
 
 def _copied_config(config: StreamConfig) -> dict[str, object]:
-    """Return the settings of a target as those of its source, only those that are set."""
-    return config.model_dump(mode="json", exclude=_NOT_COPIED, exclude_unset=True)
+    """Return the settings that a target has of its source, without defaults: versions may have others."""
+    return config.model_dump(mode="json", exclude=_NOT_COPIED, exclude_defaults=True)

@@ -13,12 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from envelope.envelopes import HeaderFields, encode_message
 from envelope.errors import SourceTruncated
 from envelope.headers import MESSAGE_HEADERS, SEQUENCE, SESSION, SOURCE_PREFIX, SOURCE_TIME
+from envelope.limits import KIB
 from jetstream.client.mirror.positions import ANOTHER_STREAM, LastRecord
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 
 _PUBLISHED: Final = [name for name in SCHEMA.names if name not in ("offset", "timestamp", "subject")]
+_FEW: Final = 4
+"""Records: what a batch envelope costs beside them, at both ends, is what five messages cost."""
+_HEADER_BYTES: Final = 32 * KIB
+"""Of keys and headers: there is not much more room for them in an envelope of one message."""
+_LARGE_BYTES: Final = 512 * KIB
 _TXID_MIN: Final = -(1 << 63)
 _MESSAGE_HEADERS: Final = pa.array(sorted(MESSAGE_HEADERS), pa.utf8())
 
@@ -26,8 +33,9 @@ _MESSAGE_HEADERS: Final = pa.array(sorted(MESSAGE_HEADERS), pa.utf8())
 def mirrored(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the records of ``batch`` in order: a subject, and what is to be published there.
 
-    ``batch`` is in the log's schema. Neighbours on one subject come together, unless a txid is below the one
-    before: the target refuses that, and whoever lets it pass has to do so at this place.
+    ``batch`` is in the log's schema. Neighbours on one subject come together, but for two kinds. A record
+    with a txid below the one before begins anew: the target refuses it, until its last txid is set at this
+    place. A large record is alone, as an envelope of many takes no more than 4 MiB.
     """
     columns = {name: batch.column(name) for name in _PUBLISHED}
     columns["headers"] = _mirrored_headers(batch.column("headers"), batch.column("timestamp"))
@@ -37,10 +45,29 @@ def mirrored(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     subjects = batch.column("subject")
     txids = pc.fill_null(pc.fill_null_forward(batch.column("txid")), _TXID_MIN)
     is_cut = pc.or_(pc.not_equal(subjects[1:], subjects[:-1]), pc.less(txids[1:], txids[:-1]))
-    cuts = np.flatnonzero(is_cut.to_numpy(zero_copy_only=False)) + 1
+    sizes = pc.call_function("binary_length", [batch.column("value")])
+    is_large = pc.fill_null(sizes, 0).to_numpy() > _LARGE_BYTES
+    cuts = np.flatnonzero(is_cut.to_numpy(zero_copy_only=False) | is_large[1:] | is_large[:-1]) + 1
     edges = [0, *cuts.tolist(), batch.num_rows]
     for start, end in pairwise(edges):
         yield subjects[start].as_py(), rows.slice(start, end - start)
+
+
+def are_few(rows: pa.RecordBatch) -> bool:
+    """Return whether ``rows`` are better published as messages of their own than in a batch envelope."""
+    header_bytes = rows.nbytes - rows.column("value").nbytes
+    return rows.num_rows <= _FEW and header_bytes <= _HEADER_BYTES
+
+
+def singly(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """Yield each of a few rows of `mirrored` in an envelope of its own."""
+    for row in rows.to_pylist():
+        fields = HeaderFields(headers=[(pair["key"], pair["value"]) for pair in row["headers"]])
+        if row.get("key") is not None:
+            fields["key"] = row["key"]
+        if row.get("txid") is not None:
+            fields["txid"] = row["txid"]
+        yield encode_message(row["value"], **fields)
 
 
 def _mirrored_headers(headers: "pa.Array[Any]", times: "pa.Array[Any]") -> "pa.Array[Any]":

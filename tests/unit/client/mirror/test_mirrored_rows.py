@@ -3,9 +3,10 @@
 import pyarrow as pa
 import pytest
 
+from envelope.envelopes import decode
 from envelope.errors import SourceTruncated
 from envelope.headers import MESSAGE_HEADERS
-from jetstream.client.mirror.mirrored_rows import check_witness, last_record, mirrored
+from jetstream.client.mirror.mirrored_rows import are_few, check_witness, last_record, mirrored, singly
 from jetstream.client.mirror.positions import LastRecord
 from tests.support.logs import Record, records_batch
 
@@ -80,6 +81,31 @@ def test_columns_without_values_are_left_out() -> None:
     assert rows.schema.names == ["headers", "value"]
     [(_, rows)] = mirrored(batch(("a", b"k", None, 7, b"v")))
     assert rows.schema.names == ["key", "headers", "txid", "value"]
+
+
+def test_a_few_small_records_go_in_envelopes_of_their_own() -> None:
+    source = batch(("a", b"k", [("Twice", b"\xff"), ("Twice", b"")], -7, None), ("a", None, None, None, b""))
+    [(_, rows)] = mirrored(source)
+    assert are_few(rows)
+    first, second = map(decode, singly(rows))
+    assert first is not None
+    assert second is not None
+    assert (first.key, first.txid, first.tombstone) == (b"k", -7, True)
+    assert first.headers == [("Twice", b"\xff"), ("Twice", b""), ("Jetstream-Source-Time", b"1000")]
+    assert (second.key, second.txid, second.tombstone, second.content(100)) == (None, None, False, b"")
+
+
+def test_a_record_with_a_large_value_is_alone() -> None:
+    large: Row = ("a", None, None, None, b"x" * (512 * 1024 + 1))
+    found = list(mirrored(batch(*[plain()] * 5, large, large, *[plain()] * 6)))
+    assert [rows.num_rows for _, rows in found] == [5, 1, 1, 6]
+    assert [are_few(rows) for _, rows in found] == [False, True, True, False]
+
+
+def test_many_records_and_large_headers_go_in_an_envelope_of_many() -> None:
+    for rows in ([plain()] * 5, [plain(headers=[("N", b"x" * 40_000)])]):
+        [(_, many)] = mirrored(batch(*rows))
+        assert not are_few(many)
 
 
 @pytest.mark.parametrize(
