@@ -24,7 +24,10 @@ P = TypeVar("P", bound=SendingPublisher)
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let ``work`` run while the block lasts: its failure ends the block, and is raised as it is."""
+    """Let ``work`` run while the block lasts: its failure ends the block, and is raised as it is.
+
+    A caller that is cancelled gets that alone, also if ``work`` fails of it: otherwise it would go on.
+    """
     try:
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(work)
@@ -33,6 +36,10 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             finally:
                 task.cancel()
     except BaseExceptionGroup as group:  # callers handle errors, not groups of them: the first is the cause
+        caller = asyncio.current_task()
+        assert caller is not None, "a coroutine runs in a task"
+        if caller.cancelling():  # a task group of Python 3.11 forgets it where there is an error, too
+            raise asyncio.CancelledError from None
         raise group.exceptions[0] from None
 
 
