@@ -23,6 +23,7 @@ from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.mirror.mirror import Mirror, MirrorSettings
 from jetstream.client.mirror.positions import CONSUMER, Resumption, group_of
+from tests.support.compacting_nodes import CONFIG, published
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.pauses import pause
 from tests.support.raw_nats import RawNats
@@ -309,6 +310,24 @@ def test_a_source_that_was_truncated_beyond_the_copy_ends_a_mirror(tmp_path: Pat
             with pytest.raises(SourceTruncated, match="offset 20"):
                 await copied_once(both)
             assert len(await records(both.target, "orders")) == 20
+
+    run(scenario())
+
+
+def test_a_source_that_was_compacted_is_copied_to_its_first_hole_at_most(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_nodes_apart(tmp_path, maintenance_interval=0.02) as both:
+            await both.source.streams.create("orders", "orders.>", **CONFIG)
+            await both.source.publish_all(("orders.x", b"without a key") for _ in range(3))
+            await published(both.source, "orders", range(400))
+            async with asyncio.timeout(WAIT_SECONDS):
+                while len(await records(both.source, "orders")) == 403:
+                    await pause()
+            with pytest.raises(OffsetsApart, match="it is compacted"):
+                await copied_once(both)
+            copies = await records(both.target, "orders")
+            originals = await records(both.source, "orders")
+            assert [carried(each) for each in copies] == [expected(each) for each in originals[: len(copies)]]
 
     run(scenario())
 

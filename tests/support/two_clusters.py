@@ -82,10 +82,10 @@ class TwoClients:
 
 
 @asynccontextmanager
-async def two_nodes_apart(directory: Path) -> AsyncIterator[TwoClients]:
-    """Both nodes in this process."""
+async def two_nodes_apart(directory: Path, maintenance_interval: float = 1.0) -> AsyncIterator[TwoClients]:
+    """Both nodes in this process; the source looks for work of its upkeep so often, in seconds."""
     async with (
-        nats_and_node(directory / "source") as (source_url, _),
+        nats_and_node(directory / "source", maintenance_interval=maintenance_interval) as (source_url, _),
         nats_and_node(directory / "target") as (target_url, _),
         jetstream.connect(source_url) as source,
         jetstream.connect(target_url) as target,

@@ -102,6 +102,13 @@ class _OwedAcks:
         self._owed.append((future, end))
         future.add_done_callback(self._settle)
 
+    def check(self) -> None:
+        """Raise why the copy has failed, now that the session has nothing to send; else all are acked."""
+        self._settle(None)
+        if self.failed.done():
+            self.failed.result()
+        assert not self._owed, "C33: a session that is flushed owes no ack"
+
     def _settle(self, _: object) -> None:
         while self._owed and self._owed[0][0].done() and not self.failed.done():
             future, end = self._owed.popleft()
@@ -229,7 +236,6 @@ class Mirror:
                     incarnation=source.incarnation,
                     batch_rows=_READ_ROWS,
                 ) as batches,
-                beside(_raised(acks.failed)),
                 self._target.session(
                     origin.session,
                     stream=self._settings.to_stream,
@@ -237,13 +243,16 @@ class Mirror:
                     window=_WINDOW,
                     window_bytes=_WINDOW_BYTES,
                 ) as session,
+                beside(_raised(acks.failed)),  # inside, so that the session's end fails nothing any more
             ):
                 async for batch in batches:
                     await pump.publish(batch, session)
+                await session.flush()
+                acks.check()
         except (OffsetOutOfRange, DivergedHistory) as error:
             raise source_truncated(stream, pump.position, error.description) from error
+        assert self.copied == pump.position, f"C33: {pump.position} is published, {self.copied} acked"
         check_reached(pump.position, self._end)
-        self.copied = pump.position
 
     def _has_copied(self, end: int) -> None:
         self.copied = end
