@@ -81,6 +81,9 @@ GIVEN_BY_US = {
     "subject_not_allowed": 60076,
     "creations_too_fast": 60077,
     "reassignment_under_way": 60080,
+    "offsets_apart": 60085,
+    "origin_differs": 60086,
+    "source_truncated": 60087,
 }
 
 
