@@ -59,8 +59,11 @@ def missing(rows: Sequence[Stream], partitions: int) -> list[int]:
     return [number for number in range(partitions) if number not in present]
 
 
-def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
+def to_create(whole: StreamConfig, catalog: Catalog, *, any_replicas: bool = False) -> list[StreamConfig]:
     """Return the configurations of the partitions to create; none if all are there as requested.
+
+    ``any_replicas``: those that there are may have other numbers of replicas, each another, too, as while
+    they are being moved.
 
     Raises:
         StreamExists: a name is taken, or the stream is there with another configuration.
@@ -72,6 +75,8 @@ def to_create(whole: StreamConfig, catalog: Catalog) -> list[StreamConfig]:
     if rows:
         found = [whole_config((row,)) for row in rows]
         differing = {name for config in found for name in whole.differing(config) if name != "partitions"}
+        if any_replicas:
+            differing.discard("replicas")
         if wanted(rows) != whole.partitions:
             differing.add("partitions")
         if differing:

@@ -291,6 +291,7 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "limit_namespace": LimitNamespace,
     "set_default_replicas": SetDefaultReplicas,
 }
+_NEW_FIELDS: Final = {"update_stream": ("replicas",), "reassign_replicas": ("expected_isr_version",)}
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {
     kind: TypeAdapter(command) for kind, command in _KINDS.items()
@@ -304,6 +305,9 @@ def encode_command(command: Command) -> bytes:
     # version with other defaults replays what was meant.
     is_patch = isinstance(command, UpdateStream | LimitNamespace)
     body: dict[str, object] = _ADAPTERS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
+    for field in _NEW_FIELDS.get(kind, ()):
+        if body[field] is None:
+            del body[field]  # so that nodes of before can read it
     return canonical_json({"kind": kind, **body})
 
 

@@ -245,11 +245,9 @@ def _move_refusal(stream: Stream, command: UpdateStream) -> Events | None:
             "end, or cancel that",
             field="replicas",
         )
-    placed = len(set(command.replicas or ()))
-    if placed != count:
-        return refused(
-            InvalidConfig, f"replicas: {count} wanted, {placed} nodes to hold them", field="replicas"
-        )
+    unplaced = _unplaced(stream, command.replicas, count)
+    if unplaced is not None:
+        return unplaced
     minimum, present = patch.min_insync_replicas, stream.config.replicas
     if minimum is not None and present < minimum <= count:
         return refused(
@@ -259,6 +257,20 @@ def _move_refusal(stream: Stream, command: UpdateStream) -> Events | None:
             field="min_insync_replicas",
         )
     return None
+
+
+def _unplaced(stream: Stream, nodes: tuple[NodeId, ...] | None, count: int) -> Events | None:
+    """Return why these are not the nodes for so many replicas, None if they are as many."""
+    if nodes is None:
+        return refused(
+            ReassignmentUnderWay,
+            f"replicas: stream {stream.name!r} was moved while nodes were looked for: ask again",
+            field="replicas",
+        )
+    placed = len(set(nodes))
+    if placed == count:
+        return None
+    return refused(InvalidConfig, f"replicas: {count} wanted, {placed} nodes to hold them", field="replicas")
 
 
 def _reconfigured(tables: Tables, stream: Stream, command: UpdateStream, config: StreamConfig) -> Events:

@@ -133,7 +133,12 @@ class PartitionedStreams:
     async def _create(
         self, request: CreateStreamRequest, answers_at: float
     ) -> CreatePartitionedStreamResponse:
-        is_new = await self._add(to_create(self._placing.config(request), self._catalog), answers_at)
+        configs = to_create(
+            self._placing.config(request),
+            self._catalog,
+            any_replicas="replicas" not in request.model_fields_set,
+        )
+        is_new = await self._add(configs, answers_at)
         return CreatePartitionedStreamResponse(**dict(self._info(request.name)), created=is_new)
 
     async def _add(self, configs: Sequence[StreamConfig], answers_at: float) -> bool:

@@ -11,7 +11,6 @@ from jetstream.node.runtime.clock import Clock
 from metadata.api.requests import CreateStreamRequest, UpdateStreamRequest
 from metadata.catalog.commands import CreateStream, UpdateStream
 from metadata.catalog.holders import wanted_replicas
-from metadata.catalog.tables import Stream
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.placement import (
     Placed,
@@ -22,6 +21,7 @@ from metadata.placement import (
     place_partitions,
     place_stream,
 )
+from metadata.rebalancing import planned
 from metadata.stream_config import StreamConfig
 from metadata.stream_patch import StreamPatch, with_default_replicas
 
@@ -55,11 +55,12 @@ class Placing:
         Raises:
             InvalidConfig: more replicas must hold a record than there are.
         """
-        rows: Sequence[Stream] = self._catalog.partition_rows(request.name)
-        if not request.is_partitioned:
-            row = self._catalog.stream(StreamName(request.name))
-            rows = () if row is None else (row,)
-        return request.config(rows[0].config.replicas if rows else self._catalog.default_replicas)
+        default = self._catalog.default_replicas
+        if request.is_partitioned:
+            rows = self._catalog.partition_rows(request.name)
+            return request.config(len(planned(rows[0])) if rows else default)
+        row = self._catalog.stream(StreamName(request.name))
+        return request.config(default if row is None else row.config.replicas)
 
     async def creation(self, config: StreamConfig) -> CreateStream:
         """Return the command that creates a stream, on nodes that are alive now.

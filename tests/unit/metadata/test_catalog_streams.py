@@ -185,7 +185,6 @@ def test_null_in_an_update_goes_back_to_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"replicas": 2}, "replicas"),
         ({"replicas": None}, "replicas"),
         ({"name": "else"}, "name"),
         ({"name": None}, "name"),

@@ -51,6 +51,15 @@ def test_a_creation_makes_what_is_missing_and_nothing_twice() -> None:
     assert to_create(WHOLE, catalog(0, 1, 2)) == []
 
 
+def test_partitions_that_are_moved_one_by_one_are_found_by_who_says_no_number_of_replicas() -> None:
+    moved = WHOLE.model_copy(update={"replicas": 2})
+    with pytest.raises(StreamExists, match="another replicas"):
+        to_create(moved, catalog(0, 1, 2))
+    assert to_create(moved, catalog(0, 1, 2), any_replicas=True) == []
+    [lacking] = to_create(moved, catalog(0, 2), any_replicas=True)
+    assert (lacking.name, lacking.replicas) == ("orders/1", 2)
+
+
 def test_what_was_made_of_more_partitions_later_is_found_as_that() -> None:
     grown = catalog_of(register(), of_whole(0, 1), *(of_whole(number, 3) for number in (1, 2)))
     rows = grown.partition_rows("orders")

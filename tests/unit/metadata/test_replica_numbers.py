@@ -145,7 +145,7 @@ def test_during_a_move_both_numbers_change_nothing_and_a_third_is_refused() -> N
 @pytest.mark.parametrize(
     ("changes", "to", "error", "words"),
     [
-        ({"replicas": 3}, None, InvalidConfig, "replicas: 3 wanted, 0 nodes to hold them"),
+        ({"replicas": 3}, None, ReassignmentUnderWay, "was moved while nodes were looked for: ask again"),
         ({"replicas": 3}, "ab", InvalidConfig, "replicas: 3 wanted, 2 nodes to hold them"),
         ({"replicas": 3}, "abb", InvalidConfig, "replicas: 3 wanted, 2 nodes to hold them"),
         ({"replicas": 3}, "abbc", InvalidConfig, "different nodes are wanted"),
