@@ -41,7 +41,7 @@ class Configuration:
     """See the module; all names in their order, each once in a field."""
 
     voters: tuple[NodeId, ...]
-    """None: the node that has this joins a group that it does not know yet."""
+    """Empty: the node that has this joins a group that it does not know yet."""
     outgoing: tuple[NodeId, ...] = ()
     """The voters of before, while a change of voters is under way."""
     learners: tuple[NodeId, ...] = ()
@@ -59,7 +59,7 @@ class Configuration:
 
     @property
     def members(self) -> frozenset[NodeId]:
-        """All that are sent the log."""
+        """All voters and learners."""
         return frozenset(self.voters + self.outgoing + self.learners)
 
     @property

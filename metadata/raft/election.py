@@ -2,7 +2,7 @@
 
     FOLLOWER       knows a leader, or waits for one
         -> PRE_CANDIDATE  the election timeout passed in silence
-        -> CANDIDATE      the leader hands over
+        -> CANDIDATE      the leader hands over, or leaves
     PRE_CANDIDATE  asks whether an election could be won
         -> CANDIDATE      a majority says so
         -> FOLLOWER       a leader, a candidate with this voter's vote, or a higher term shows up
@@ -11,7 +11,8 @@
         -> PRE_CANDIDATE  the election timeout passed without a decision
         -> FOLLOWER       a leader or a higher term shows up
     LEADER         leads
-        -> FOLLOWER       a higher term shows up, or no majority was heard of for an election timeout
+        -> FOLLOWER       a higher term shows up, no majority was heard of for an election timeout, or it is
+                          certain that it is no voter any more
 
 A voter whose disk was lost has no part in this until it has recovered (`metadata.raft.recovery`).
 

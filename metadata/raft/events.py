@@ -60,9 +60,13 @@ class TransferLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ChangeMembers:
-    """Let these be the voters, at least one, and these the learners; the others leave.
+    """Let these be the voters, at least one, and these the learners, none of them a voter; the others leave.
 
-    A new voter has to be a learner that is heard and holds all that is committed. The answer is that to a
+    A voter that has lost its disk must come back under another name, as a learner, once the voters of a group
+    are not those with which it began (`metadata.raft.recovery`).
+
+    A new voter has to be a learner that is heard and holds all that is committed, and a majority of the new
+    voters has to. The answer is that to a
     proposal; the first entry of the change is in force at once, and the change is over when a configuration
     that is not joint is committed.
     """
@@ -166,7 +170,8 @@ class RefusalReason(StrEnum):
     CHANGING = "changing"
     """A change of members is not over, or the leader does not know yet whether one is."""
     BEHIND = "behind"
-    """Somebody who is to be a voter is no learner yet, lacks what is committed, or is not heard."""
+    """A new voter, or a majority of those there are to be, is no member yet, lacks what is committed, or is
+    not heard."""
 
 
 @dataclass(frozen=True, slots=True)

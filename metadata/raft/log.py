@@ -31,7 +31,7 @@ class RaftLog:
             test_those_from_the_committed_one_on_are_possible.
     """
 
-    __slots__ = ("_beginning", "_commit", "_entries", "_snapshot", "configurations")
+    __slots__ = ("_commit", "_entries", "_snapshot", "beginning", "configurations")
 
     def __init__(
         self, snapshot: Snapshot, entries: Sequence[Entry], beginning: Configuration = _NOBODY
@@ -40,7 +40,7 @@ class RaftLog:
 
         ``beginning`` is in force before the log has named another.
         """
-        self._beginning = beginning
+        self.beginning = beginning
         self._snapshot = snapshot
         self.configurations = ConfigurationsByIndex(snapshot.index, snapshot.configuration)
         self._commit = snapshot.index
@@ -73,12 +73,12 @@ class RaftLog:
     @property
     def configuration(self) -> Configuration:
         """The one in force."""
-        return self.configurations.at(self.last_index) or self._beginning
+        return self.configurations.at(self.last_index) or self.beginning
 
     @property
     def possible_configurations(self) -> tuple[Configuration, ...]:
         """Those that others may decide by: the last one that is known to be committed, and all behind it."""
-        return tuple(each or self._beginning for each in self.configurations.since(self._commit))
+        return tuple(each or self.beginning for each in self.configurations.since(self._commit))
 
     def term_at(self, index: LogIndex) -> Term | None:
         """Return the term of an entry; None behind the end, and before the snapshot."""

@@ -15,9 +15,14 @@ that leader count at once: a leader begins its term with nothing acknowledged.
 
 If no voter has any entry, nothing was ever committed: the group is new, and it votes from term T + 1 on.
 
+All of this is about the voters with which the group began. Once others vote, a voter without its disk gets no
+answer of one that knows; a group that began with one voter has nobody to answer. There a voter must not come
+back under its name (ADR 0018).
+
 Invariant:
     R14: a voter that lost its disk votes, and stands for election, only in terms in which it cannot have
-        voted before, and only once it holds all that it may have acknowledged.
+        voted before, and only once it holds all that it may have acknowledged; if the voters are those with
+        which the group began.
 
 Source: the question to the others is that of Liskov and Cowling, "Viewstamped Replication Revisited", section
 4.3; the argument in full is in docs/adr/0015-lost-disks-and-lost-logs.md.
@@ -91,8 +96,14 @@ class VoterRecovery:
                 self._output.send(RecoveryRequest(self._node_id, peer, Term(0), self._token))
 
     def receive(self, message: RecoveryRequest | RecoveryResponse, now: MonotonicNs) -> None:
-        """Answer a question, or record an answer; an answer to another start is ignored."""
+        """Answer a question, or record an answer; an answer to another start is ignored.
+
+        No voter answers that knows of other voters than those with which the group began: the sender asks
+        only these, and would take their word for that of all.
+        """
         if isinstance(message, RecoveryRequest):
+            if self._log.configuration.electorate != self._log.beginning.electorate:
+                return
             is_empty = self._log.last_index == 0
             self._output.send(
                 RecoveryResponse(self._node_id, message.source, self._election.term, message.token, is_empty)

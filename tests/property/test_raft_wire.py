@@ -153,6 +153,14 @@ def test_a_snapshot_with_members_that_make_no_sense_is_refused(
         list(MessageReader(A, B).feed(head + body))
 
 
+def test_an_entry_with_members_that_make_no_sense_is_refused() -> None:
+    """Else the log would refuse it, and the voter stop."""
+    entry = Entry(LogIndex(1), Term(1), bytes(16) + b'{"voters":["a"],"witnesses":[]}')
+    committed = CommittedEntries(A, B, LogIndex(0), Term(0), (entry,))
+    with pytest.raises(RemoteProtocolError, match="makes no sense: a metadata configuration"):
+        list(MessageReader(A, B).feed(encode(committed)))
+
+
 def test_a_snapshot_without_members_is_sent_as_ever() -> None:
     """Voters of earlier versions know no other."""
     snapshot = Snapshot(LogIndex(2), Term(1), b"state")

@@ -7,6 +7,7 @@ switched off there and in the test (``python -O``), so that it is the checkers t
 from typing import Final
 
 from tests.simulation.mutation import Mutant
+from tests.simulation.raft.member_mutants import CHANGES_OF_MEMBERS
 
 _CONFIGURATION: Final = "metadata.raft.configuration"
 _ELECTION: Final = "metadata.raft.election"
@@ -74,7 +75,7 @@ _VOTING: Final = (
         _ELECTION,
         "if self.role is not Role.PRE_CANDIDATE or message.candidate_term != self.term:",
         "if self.role is not Role.PRE_CANDIDATE:",
-        first=144,
+        first=444,
     ),
     Mutant(
         "no_pre_vote_lease",
@@ -344,138 +345,6 @@ _RECOVERING: Final = (
         scenario=("tests/unit/raft/test_recovery.py::test_a_restart_goes_on_recovering"),
     ),
 )
-_MEMBERS_TEST: Final = "tests/unit/raft/test_member_changes.py"
-_CHANGING: Final = (
-    Mutant(
-        "no_joint_phase",
-        _CONFIGURATION,
-        "outgoing = () if wanted == self.voters else self.voters",
-        "outgoing = ()",
-    ),
-    Mutant(
-        "only_the_new_voters_elect",
-        _CONFIGURATION,
-        "len(half) for half in self._halves())",
-        "len(half) for half in self._halves()[:1])",
-    ),
-    Mutant(
-        "only_the_new_voters_commit",
-        _CONFIGURATION,
-        "return min(reached_by_majority(map(value_of, half)) for half in self._halves())",
-        "return reached_by_majority(map(value_of, self.voters))",
-    ),
-    Mutant(
-        "only_the_old_voters_commit",
-        _CONFIGURATION,
-        "return min(reached_by_majority(map(value_of, half)) for half in self._halves())",
-        "return reached_by_majority(map(value_of, self._halves()[-1]))",
-    ),
-    Mutant(
-        "learners_count",
-        _CONFIGURATION,
-        "return (self.voters, self.outgoing) if self.outgoing else (self.voters,)",
-        "return (self.voters + self.learners, *filter(None, (self.outgoing,)))",
-    ),
-    Mutant(
-        "in_force_once_committed",
-        _LOG,
-        "return self.configurations.at(self.last_index) or self._beginning",
-        "return self.configurations.at(self._commit) or self._beginning",
-    ),
-    Mutant(
-        "final_before_the_joint_one_is_committed",
-        _LEADING,
-        "        if not self._is_certain:\n            return\n",
-        "        if not configuration.is_joint and not self._is_certain:\n            return\n",
-    ),
-    Mutant(
-        "changes_overlap",
-        _LEADING,
-        "if configuration.is_joint or not self._is_certain or not self._may_read:",
-        "if configuration.is_joint:",
-        scenario=f"{_MEMBERS_TEST}::test_changes_come_one_after_the_other",
-    ),
-    Mutant(
-        "snapshot_without_members",
-        _MACHINE,
-        "Snapshot(index, term, payload, self._log.configurations.at(index))",
-        "Snapshot(index, term, payload)",
-    ),
-    Mutant(
-        "snapshot_with_the_members_in_force",
-        _MACHINE,
-        "self._log.configurations.at(index))",
-        "self._log.configuration)",
-        first=1288,
-    ),
-    Mutant(
-        "truncated_members_stay",
-        _LOG,
-        "        self.configurations.truncate_from(index)\n",
-        "",
-        scenario=f"{_MEMBERS_TEST}::test_a_change_that_is_truncated_is_not_in_force",
-    ),
-    Mutant(
-        "members_forgotten_at_a_snapshot",
-        _CONFIGURATION,
-        "self._items = [(index, self._items[place][1]), *self._items[place + 1 :]]",
-        "self._items = [(index, self._items[place][1])]",
-    ),
-    Mutant(
-        "strangers_become_voters",
-        _LEADING,
-        "if not all(self._replication.keeps_up(voter, now) for voter in new):",
-        "if False:",
-        scenario=f"{_MEMBERS_TEST}::test_who_becomes_a_voter_has_to_be_a_learner_that_has_all_and_is_heard",
-    ),
-    Mutant(
-        "removed_at_once",
-        _ELECTION,
-        "return any(node_id in each.electorate for each in log.possible_configurations)",
-        "return node_id in log.configuration.electorate",
-    ),
-    Mutant(
-        "learners_stand",
-        _ELECTION,
-        "return any(node_id in each.electorate for each in log.possible_configurations)",
-        "return node_id in log.configuration.members",
-        scenario=f"{_MEMBERS_TEST}::test_a_learner_takes_no_part_in_decisions",
-    ),
-    Mutant(
-        "a_removed_leader_stays",
-        _MACHINE,
-        "if self._leadership.is_dismissed:",
-        "if False:",
-        scenario=(
-            f"{_MEMBERS_TEST}::test_a_leader_that_is_removed_leads_until_that_is_committed"
-            "_and_has_another_stand_at_once"
-        ),
-    ),
-    Mutant(
-        "a_leader_leaves_before_that_is_committed",
-        _LEADING,
-        "        if not self._is_certain:\n            return\n",
-        "        if configuration.is_joint and not self._is_certain:\n            return\n",
-        scenario=(
-            f"{_MEMBERS_TEST}::test_a_leader_that_is_removed_leads_until_that_is_committed"
-            "_and_has_another_stand_at_once"
-        ),
-    ),
-    Mutant(
-        "only_members_get_a_vote",
-        _ELECTION,
-        "granted = is_free and self._log.is_no",
-        "granted = is_free and message.source in self._log.configuration.electorate and self._log.is_no",
-        scenario=f"{_MEMBERS_TEST}::test_a_candidate_gets_the_vote_of_somebody_who_has_not_heard_of_it",
-    ),
-    Mutant(
-        "new_members_wait_for_the_next_entry",
-        _REPLICATION_SOURCE,
-        "PeerProgress(next=last, heard_at=now)",
-        "PeerProgress(next=LogIndex(last + 1), heard_at=now)",
-        scenario=f"{_MEMBERS_TEST}::test_one_voter_becomes_three",
-    ),
-)
 _ALL: Final[tuple[Mutant, ...]] = (
     *_VOTING,
     *_REPLICATION,
@@ -483,6 +352,6 @@ _ALL: Final[tuple[Mutant, ...]] = (
     *_READING,
     *_RETRYING,
     *_RECOVERING,
-    *_CHANGING,
+    *CHANGES_OF_MEMBERS,
 )
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

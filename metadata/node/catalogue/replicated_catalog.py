@@ -213,7 +213,7 @@ def last_registration(
         CorruptDataError: snapshot or entry is damaged.
     """
     for entry in reversed(entries):
-        if b'"register_node"' in entry.payload:
+        if not entry.is_for_the_voters and b'"register_node"' in entry.payload:
             command = decode_command(_command_in(entry.payload), entry.index)
             if isinstance(command, RegisterNode) and command.node_id == node_id:
                 return command

@@ -87,8 +87,8 @@ class Leadership:
         """Append entries of this term; return the first one's index, or why nothing was appended."""
         assert all(payloads), "an empty payload is how a leader begins its term"
         assert not any(map(configuration_in, payloads)), "members are changed otherwise"
-        if self._transfer is not None:
-            return RefusalReason.HANDING_OVER
+        if self._transfer is not None or self._node_id not in self._log.configuration.electorate:
+            return RefusalReason.HANDING_OVER  # with nothing behind the final configuration there is an heir
         if self._log.last_index - self._log.commit + len(payloads) > self._settings.entries_in_flight_max:
             return RefusalReason.OVERLOADED
         return self._append(payloads)
@@ -102,12 +102,15 @@ class Leadership:
         configuration = self._log.configuration
         if self._transfer is not None:
             return RefusalReason.HANDING_OVER
-        if configuration.is_joint or not self._is_certain or not self._may_read:
+        if not self._is_certain or not self._may_read:
             return RefusalReason.CHANGING
-        new = set(voters).difference(configuration.voters)
-        if not all(self._replication.keeps_up(voter, now) for voter in new):
+        first = configuration.followed_by(voters, learners)
+        up = {voter for voter in voters if voter == self._node_id or self._replication.keeps_up(voter, now)}
+        if not up.issuperset(set(voters).difference(configuration.voters)):
             return RefusalReason.BEHIND
-        return self._append((encode_configuration(configuration.followed_by(voters, learners)),))
+        if not first.final.is_decided_by(up):
+            return RefusalReason.BEHIND
+        return self._append((encode_configuration(first),))
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
         """Handle a follower's answer of this term."""

@@ -51,6 +51,8 @@ class PeerProgress:
     """Last round of heartbeats that it has answered."""
     commit_sent: LogIndex = _NOTHING
     """The commit index that was sent to it, if nothing was lost."""
+    left_at: LogIndex | None = None
+    """The commit index by which it is no member any more; None: it is one."""
     snapshot_sent_at: MonotonicNs = _LONG_AGO
     """When a snapshot was last sent to it."""
     _snapshot_index: LogIndex = _NOTHING

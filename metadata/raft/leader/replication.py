@@ -87,14 +87,23 @@ class Replication:
         )
 
     def follow_configuration(self, now: MonotonicNs) -> None:
-        """Replicate to all who are to have the log, to new ones from its end back, and to nobody else."""
-        members = set().union(*(each.members for each in self._log.possible_configurations))
-        members.discard(self._node_id)
-        if members != self._followers.keys():
+        """Replicate to all who are to have the log, to new ones from its end back.
+
+        A follower that has left is told that this is committed, unless it is silent: else it would go on
+        asking for elections, and could win one.
+        """
+        wanted = set().union(*(each.members for each in self._log.possible_configurations))
+        wanted.discard(self._node_id)
+        for peer, progress in self._followers.items():
+            if peer in wanted:
+                progress.left_at = None
+            elif self._has_to_learn_that_it_left(progress, now):
+                wanted.add(peer)
+        if wanted != self._followers.keys():
             last = self._log.last_index
             self._followers = {
                 peer: self._followers.get(peer) or PeerProgress(next=last, heard_at=now)
-                for peer in sorted(members)
+                for peer in sorted(wanted)
             }
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
@@ -145,6 +154,12 @@ class Replication:
                 self._send_entries(peer, progress, now, self._settings.append_bytes_max)
             if progress.is_idle and progress.commit_sent < min(self._log.commit, progress.match):
                 self._send_entries(peer, progress, now, bytes_max=0)
+
+    def _has_to_learn_that_it_left(self, progress: PeerProgress, now: MonotonicNs) -> bool:
+        if progress.left_at is None:
+            progress.left_at = self._log.commit
+        is_heard = now - progress.heard_at < self._settings.election_timeout_ns
+        return is_heard and progress.commit_sent < progress.left_at
 
     def _reached_by_majority(self, own: OrderedT, value_of: Callable[[PeerProgress], OrderedT]) -> OrderedT:
         """Return the highest value that a majority has; the leader, if it is a voter, has ``own``."""

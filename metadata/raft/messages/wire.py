@@ -33,7 +33,7 @@ from envelope.errors import CorruptDataError, RemoteProtocolError
 from envelope.limits import MIB
 from envelope.types import LogIndex, NodeId, Term
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_BYTES_MAX
-from metadata.raft.configuration import decode_configuration, encode_configuration
+from metadata.raft.configuration import configuration_in, decode_configuration, encode_configuration
 from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
@@ -254,6 +254,7 @@ def _entries(data: bytes) -> Iterator[Entry]:
         index, term, length = _ENTRY.unpack_from(data, position)
         payload = _cut(data, position + _ENTRY.size, length)
         position += _ENTRY.size + length
+        configuration_in(payload)  # raises if it is one that makes no sense
         yield Entry(LogIndex(index), Term(term), payload)
 
 

@@ -14,6 +14,8 @@ from metadata.raft.events import (
     ProposalRefused,
     Propose,
     Proposed,
+    Read,
+    ReadRefused,
     RefusalReason,
     TransferLeadership,
 )
@@ -27,6 +29,7 @@ from metadata.raft.messages.voter_messages import (
     VoteResponse,
 )
 from tests.support.raft_cluster import TIMEOUT, A, B, C, D, E, RaftCluster, Voter
+from tests.support.raft_messages import elect_now
 
 THREE = (A, B, C)
 
@@ -127,6 +130,18 @@ def test_a_snapshot_from_before_any_change_names_no_members() -> None:
     assert cluster[A].raft.configuration == Configuration(THREE)
 
 
+def test_a_snapshot_has_the_members_of_its_own_index() -> None:
+    cluster = RaftCluster.led_by_a()
+    changed(cluster, (A, B))
+    change(cluster, (A,))
+    in_force = cluster[A].raft.configuration
+    assert in_force.is_joint
+    cluster.give(A, CompactLog(cluster[A].raft.applied, b"state"))
+    assert cluster[A].disk.snapshot.configuration == Configuration((A, B))
+    cluster[A].restart()
+    assert cluster[A].raft.configuration == in_force
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
@@ -180,6 +195,14 @@ def test_a_configuration_is_not_proposed_like_a_command() -> None:
     cluster = RaftCluster.led_by_a(A)
     with pytest.raises(AssertionError, match="changed otherwise"):
         cluster.give(A, Propose((encode_configuration(Configuration((B,))),)))
+
+
+def test_a_group_that_would_have_no_majority_at_once_is_refused() -> None:
+    cluster = RaftCluster.led_by_a()
+    cluster.cut.add(C)
+    cluster.let_pass(4 * TIMEOUT)
+    assert change(cluster, (A, C)) == refused(RefusalReason.BEHIND)
+    assert isinstance(change(cluster, (A, B)), Proposed)
 
 
 # --- a change of voters under way ---------------------------------------------------------------------------
@@ -268,6 +291,53 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed_and_has_another_
     assert cluster[elect_now.target].raft.commit == cluster[elect_now.target].raft.last_index
 
 
+def test_a_leader_that_leaves_takes_nothing_more_so_that_there_is_an_heir() -> None:
+    cluster = three_and_two_learners()
+    change(cluster, (B, D, E))
+    while cluster[A].raft.configuration.is_joint:
+        cluster.propose(A, b"x")
+        cluster.deliver(cluster.pool[0])
+    cluster.propose(A, b"x")
+    assert cluster[A].news[-1] == refused(RefusalReason.HANDING_OVER)
+    cluster.run()
+    assert not cluster[A].leads
+    assert any(cluster[name].leads for name in (B, D, E))
+
+
+def test_the_heir_of_a_leader_is_one_that_holds_everything() -> None:
+    cluster = three_and_two_learners()
+    cluster.cut.add(B)
+    change(cluster, (B, D, E))
+    while cluster[A].leads:
+        cluster.deliver(cluster.pool[0])
+    assert [message.target for message in cluster.under_way(ElectNow)] == [D]
+
+
+def test_reads_that_wait_at_a_leader_that_leaves_are_refused() -> None:
+    cluster = three_and_two_learners()
+    change(cluster, (B, D, E))
+    while cluster[A].leads:
+        cluster.give(A, Read(len(cluster.pool)))
+        cluster.deliver(cluster.pool[0])
+    asked = {token for news in cluster[A].news if isinstance(news, ReadRefused) for token in news.tokens}
+    assert asked
+    assert not cluster[A].give(Read(0))
+
+
+def test_a_learner_that_is_told_to_stand_does_not() -> None:
+    cluster = three_and_two_learners()
+    term = cluster[D].raft.term
+    assert cluster[D].receive(elect_now(A, D, term)) == []
+    assert (cluster[D].raft.term, cluster[D].raft.role) == (term, Role.FOLLOWER)
+
+
+def test_a_change_of_learners_alone_is_one_entry() -> None:
+    cluster = joining(RaftCluster.led_by_a(), D)
+    last = cluster[A].raft.last_index
+    changed(cluster, THREE, (D,))
+    assert (cluster[A].raft.last_index, cluster[A].raft.configuration.is_joint) == (last + 1, False)
+
+
 def test_a_removed_leader_does_not_count_itself() -> None:
     cluster = RaftCluster.led_by_a()
     change(cluster, (B, C))
@@ -276,6 +346,29 @@ def test_a_removed_leader_does_not_count_itself() -> None:
     cluster.cut.add(C)
     cluster.run()
     assert cluster[A].raft.commit < cluster[A].raft.last_index, "B is no majority of B and C"
+
+
+@pytest.mark.parametrize("leaves", [B, C, D])
+def test_who_leaves_learns_that_it_does(leaves: NodeId) -> None:
+    cluster = RaftCluster.led_by_a(A, B, C, D)
+    changed(cluster, tuple(name for name in (A, B, C, D) if name != leaves))
+    cluster.let_pass(TIMEOUT)
+    assert cluster[leaves].raft.commit == cluster[A].raft.commit
+    cluster.tick(leaves)
+    assert not cluster.under_way(PreVoteRequest, source=leaves)
+    cluster.drop()
+    cluster.let_pass(TIMEOUT)
+    cluster.tick(A)
+    assert not [message for message in cluster.pool if message.target == leaves]
+
+
+def test_who_leaves_and_is_silent_is_forgotten() -> None:
+    cluster = RaftCluster.led_by_a()
+    cluster.cut.add(C)
+    changed(cluster, (A, B))
+    cluster.let_pass(2 * TIMEOUT)
+    cluster.tick(A)
+    assert {message.target for message in cluster.pool} == {B}
 
 
 def test_who_was_removed_and_does_not_know_it_disturbs_nobody() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from envelope.errors import CorruptDataError
 from envelope.types import LogIndex, MonotonicNs, Term
-from metadata.raft.events import MessageReceived
+from metadata.raft.events import ChangeMembers, MessageReceived
 from metadata.raft.messages.voter_messages import (
     AppendRequest,
     AppendResponse,
@@ -274,3 +274,18 @@ def test_a_snapshot_of_another_history_is_told() -> None:
     voter = Voter(A, THREE, disk_of(term=5, snapshot=snapshot_of(4, 5)))
     with pytest.raises(CorruptDataError, match="behind one of term 5"):
         voter.receive(install(B, A, 6, snapshot_of(LogIndex(7), 3)))
+
+
+def test_who_knows_of_other_voters_does_not_answer_and_of_other_learners_does() -> None:
+    """Both ask for the votes of the founders; those of a group that has others would not be all."""
+    question = RecoveryRequest(B, A, Term(0), 7)
+    cluster = RaftCluster.led_by_a()
+    cluster.voters[D] = Voter(D, (), clock=cluster.clock)
+    cluster.give(A, ChangeMembers(THREE, (D,)))
+    cluster.run()
+    [told] = cluster[A].receive(question)
+    assert isinstance(told, RecoveryResponse)
+    cluster.give(A, ChangeMembers((A, C, D)))
+    assert cluster[A].receive(question) == []
+    cluster.run()
+    assert cluster[A].receive(question) == []

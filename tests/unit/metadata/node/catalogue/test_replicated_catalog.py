@@ -185,6 +185,12 @@ def test_what_a_node_last_said_of_itself_is_found_in_entries_or_snapshot() -> No
     )
 
 
+def test_a_node_whose_name_is_that_of_a_command_is_no_registration() -> None:
+    named = Configuration((N1, NodeId("register_node")))
+    changing = Entry(LogIndex(1), Term(1), encode_configuration(named))
+    assert last_registration(EMPTY, [changing], N1) is None
+
+
 def test_an_index_is_waited_for() -> None:
     async def test() -> None:
         state = ReplicatedCatalog(EMPTY)
