@@ -36,6 +36,10 @@ class SessionOptions(TypedDict, total=False):
     run, or another process at the same time, publishes the same. Then the stream has each once, however often
     the same is read, and whoever reads it. A message that is refused for good ends the session. See
     `Consumer.session_name`."""
+    after: int
+    """The session's last number in the stream; 0: the stream does not know the session. If that is wrong, the
+    session is given up with `SequenceGap` or `SessionExpired`, and nothing is stored. If it is not given, a
+    derived session goes on behind whatever the stream has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class PublisherSessionSettings:
     timeout_s: float = SESSION_TIMEOUT_S_DEFAULT
     retry_s: float = RETRY_S_DEFAULT
     is_derived: bool = False
+    after: int | None = None
 
     @classmethod
     def of(cls, name: str | None, options: SessionOptions) -> "PublisherSessionSettings":
@@ -90,6 +95,7 @@ class PublisherSessionSettings:
             timeout_s=options.get("timeout_s", SESSION_TIMEOUT_S_DEFAULT),
             retry_s=options.get("retry_s", RETRY_S_DEFAULT),
             is_derived=options.get("derived", False),
+            after=options.get("after"),
         )
 
     def placed(self, options: PublishOptions, sequence: int, after: int) -> PublishOptions:
@@ -113,9 +119,11 @@ class PublisherSessionSettings:
         names_last_acked = message.after == last_acked
         if not self.is_derived:
             return refusal_effect(error, names_last_acked=names_last_acked, is_begun=is_begun)
-        return derived_effect(
+        effect = derived_effect(
             error, message.sequence, last_acked, names_last_acked=names_last_acked, is_begun=is_begun
         )
+        is_elsewhere = effect is RefusalEffect.FOLLOW and self.after is not None
+        return RefusalEffect.GIVE_UP if is_elsewhere else effect
 
 
 @dataclass(slots=True, eq=False)

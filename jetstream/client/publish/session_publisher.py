@@ -66,8 +66,8 @@ class SessionPublisher:
         self._unacked = UnackedMessages(settings.window, settings.window_bytes)
         self._sent = 0  # of these, from the first on
         self._last = 0
-        self._last_acked = 0  # and left the queue
-        self._is_begun = False  # the stream has acked a message, be it not the first
+        self._last_acked = settings.after or 0  # and left the queue
+        self._is_begun = self._last_acked > 0  # the stream has acked a message, be it not the first
         self._changed = asyncio.Event()
         self._trouble: JetstreamError | None = None
         self._failed: Exception | None = None

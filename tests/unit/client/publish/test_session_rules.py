@@ -1,5 +1,7 @@
 """What follows from a refusal in a session."""
 
+import asyncio
+
 import pytest
 
 from envelope.errors import (
@@ -10,6 +12,12 @@ from envelope.errors import (
     SequenceGap,
     SequencePassed,
     SessionExpired,
+)
+from jetstream.client.publish.ack_inbox import ClaimedFuture
+from jetstream.client.publish.session_messages import (
+    PublisherSessionSettings,
+    SessionFuture,
+    SessionMessage,
 )
 from jetstream.client.publish.session_rules import (
     AckTimeout,
@@ -86,6 +94,22 @@ def test_what_is_refused_for_good_ends_a_derived_session() -> None:
     assert derived(RecordTooLarge("too large")) is GIVE_UP
     assert derived(Overloaded("full")) is SEND_AGAIN
     assert derived(SessionExpired("unknown"), last_acked=3) is GIVE_UP
+
+
+@pytest.mark.parametrize(("after", "consequence"), [(None, RefusalEffect.FOLLOW), (0, GIVE_UP), (4, GIVE_UP)])
+def test_a_session_that_says_where_it_begins_follows_nobody(
+    after: int | None, consequence: RefusalEffect
+) -> None:
+    settings = PublisherSessionSettings("s", is_derived=True, after=after)
+    gap = SequenceGap("gap", last_sequence=9)
+
+    async def effect(last_acked: int) -> RefusalEffect:
+        future: SessionFuture = ClaimedFuture(loop=asyncio.get_running_loop())
+        message = SessionMessage(10, "a", b"", {}, future, after=4)
+        return settings.effect(gap, message, last_acked, is_begun=False)
+
+    assert asyncio.run(effect(4)) is consequence
+    assert asyncio.run(effect(3)) is SEND_AGAIN, "one on its way may be missing"
 
 
 # --- how long to wait ----------------------------------------------------------------------------------
