@@ -1,8 +1,6 @@
 """Mirrors between two clusters of one real node each, in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +8,6 @@ import pytest
 
 from envelope.errors import (
     InvalidSubject,
-    JetstreamError,
     OffsetsApart,
     OriginDiffers,
     RecordTooLarge,
@@ -20,10 +17,17 @@ from envelope.errors import (
     Unsupported,
 )
 from envelope.partition_errors import StreamIsPartitioned
-from jetstream.client.connection import JetstreamClient
-from jetstream.client.mirror.mirror import Mirror, MirrorSettings
-from jetstream.client.mirror.positions import CONSUMER, Resumption, group_of
+from jetstream.client.mirror.positions import CONSUMER, group_of
 from tests.support.compacting_nodes import CONFIG, published
+from tests.support.mirroring import (
+    copied_once,
+    ended_by,
+    fill,
+    following,
+    until_end,
+    until_end_if_there,
+    until_members,
+)
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.pauses import pause
 from tests.support.raw_nats import RawNats
@@ -35,58 +39,6 @@ from tests.support.two_clusters import (
     records,
     two_nodes_apart,
 )
-
-
-class Mirroring:
-    """One mirror, and what it told."""
-
-    def __init__(
-        self, clients: TwoClients, stream: str = "orders", to_stream: str = "orders", *, once: bool = False
-    ) -> None:
-        self.resumptions: list[Resumption] = []
-        self.interruptions: list[JetstreamError] = []
-        settings = MirrorSettings(
-            stream=stream,
-            to_stream=to_stream,
-            once=once,
-            resumed=self.resumptions.append,
-            interrupted=self.interruptions.append,
-        )
-        self.mirror = Mirror(clients.source, clients.target, settings)
-
-
-async def copied_once(clients: TwoClients, stream: str = "orders", to_stream: str = "orders") -> Mirroring:
-    mirroring = Mirroring(clients, stream, to_stream, once=True)
-    await mirroring.mirror.run()
-    return mirroring
-
-
-@asynccontextmanager
-async def following(clients: TwoClients) -> AsyncIterator[tuple[Mirroring, asyncio.Task[None]]]:
-    """A mirror that runs while the block lasts, unless it fails."""
-    mirroring = Mirroring(clients)
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(mirroring.mirror.run())
-        yield mirroring, task
-        task.cancel()
-
-
-async def ended_by(clients: TwoClients, disturbed: Coroutine[None, None, None]) -> BaseException | None:
-    """Return how a mirror ends beside which something is done to its streams."""
-    outcome, done = await asyncio.gather(Mirroring(clients).mirror.run(), disturbed, return_exceptions=True)
-    assert done is None
-    return outcome
-
-
-async def until_end(client: JetstreamClient, end: int, stream: str = "orders") -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while (await client.streams.info(stream)).high_watermark < end:
-            await pause()
-
-
-async def fill(client: JetstreamClient, numbers: range, stream: str = "orders") -> None:
-    await client.publish_all((f"{stream}.{number % 3}", b"%d" % number) for number in numbers)
-
 
 # --- what is copied -------------------------------------------------------------------------------------
 
@@ -398,17 +350,3 @@ def test_of_several_mirrors_one_copies_and_the_next_one_goes_on(tmp_path: Path) 
             assert first.interruptions == second.interruptions == []
 
     run(scenario())
-
-
-async def until_end_if_there(client: JetstreamClient, end: int, stream: str = "orders") -> None:
-    """Wait until the stream has been created, and has so many records."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while stream not in [each.name for each in await client.streams.list()]:
-            await pause()
-    await until_end(client, end, stream)
-
-
-async def until_members(client: JetstreamClient, group: str, count: int) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while len((await client.groups.info(group)).members) < count:
-            await pause()

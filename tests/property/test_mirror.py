@@ -27,7 +27,7 @@ from tests.support.ingest_machine import IngestHarness
 from tests.support.logs import Record, records_batch
 from tests.support.messages import PublishedMessage, message
 
-ORIGIN = Origin("orders", "life-1")
+ORIGIN = Origin("orders", "life-1", "life-2")
 RECORDS = 40
 SOURCE = records_batch(
     [Record(b"%d" % number, f"orders.{number // 3 % 2}", timestamp=number) for number in range(RECORDS)]
@@ -83,7 +83,7 @@ class World:
         if found.witness < found.position:
             check_witness(SOURCE.slice(found.witness, 1), last[0])
         self.begun = found.start
-        self.processes.append(Process(found, found.position, found.position))
+        self.processes.append(Process(found, found.position, found.after))
 
     @property
     def last_sequence(self) -> int:

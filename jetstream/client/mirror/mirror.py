@@ -18,8 +18,11 @@ from envelope.errors import (
     DivergedHistory,
     InvalidSubject,
     JetstreamError,
+    OffsetForgotten,
     OffsetOutOfRange,
     OffsetsApart,
+    SequenceGap,
+    SessionExpired,
     UnknownStream,
     Unsupported,
 )
@@ -36,6 +39,7 @@ from jetstream.client.mirror.positions import (
     Resumption,
     TargetState,
     check_dense,
+    check_first_refusal,
     check_reached,
     group_of,
     may_try_again,
@@ -115,10 +119,14 @@ class _OwedAcks:
             error = future.exception()
             if error is not None:
                 self.failed.set_exception(error)
-            elif future.result().offset not in (None, end - 1 + self._difference):
+                return
+            offset = future.result().offset
+            if offset is None:  # of another process, which another attempt is to look at
                 self.failed.set_exception(
-                    OffsetsApart(f"source offset {end - 1} is stored at {future.result().offset}")
+                    OffsetForgotten(f"source offset {end - 1} is stored, and the target does not tell where")
                 )
+            elif offset != end - 1 + self._difference:
+                self.failed.set_exception(OffsetsApart(f"source offset {end - 1} is stored at {offset}"))
             else:
                 self._copied(end)
 
@@ -213,33 +221,44 @@ class Mirror:
 
     async def _copy(self) -> None:
         """Copy from where the target is, to the end that there may be."""
-        stream = self._settings.stream
-        source = await _range_of(self._source, stream)
-        origin = Origin(stream, source.incarnation)
-        resumption, last = await self._resumption(origin, source)
-        position = resumption.position
-        self.copied = position
+        source, resumption, last = await self._resumption()
+        self.copied = resumption.position
         if self._settings.once:
             self._end = source.end if self._end is None else self._end
         self._settings.resumed(resumption)
-        if self._end is not None and position >= self._end:
-            return
+        try:
+            await self._publish(source.incarnation, resumption, last, resumption.after)
+        except (SequenceGap, SessionExpired) as error:
+            if self.copied != resumption.position:
+                raise
+            check_first_refusal(error, resumption, is_empty=last is None)
+            await self._publish(source.incarnation, resumption, last, 0)
+
+    async def _publish(
+        self, incarnation: str, resumption: Resumption, last: pa.RecordBatch | None, after: int
+    ) -> None:
+        """Read on in the source's life ``incarnation``, and publish behind the session's number ``after``."""
+        stream = self._settings.stream
         acks = _OwedAcks(resumption.start.difference, self._has_copied)
         pump = _Pump(resumption, last, acks)
+        end = None if self._end is None else max(self._end, pump.position)
+        if pump.first == end:
+            return
         try:
             async with (
                 self._source.read_batches(
                     stream,
                     start=pump.first,
-                    end=self._end,
+                    end=end,
                     follow=True,
-                    incarnation=source.incarnation,
+                    incarnation=incarnation,
                     batch_rows=_READ_ROWS,
                 ) as batches,
                 self._target.session(
-                    origin.session,
+                    resumption.start.session,
                     stream=self._settings.to_stream,
                     derived=True,
+                    after=after,
                     window=_WINDOW,
                     window_bytes=_WINDOW_BYTES,
                 ) as session,
@@ -257,10 +276,11 @@ class Mirror:
     def _has_copied(self, end: int) -> None:
         self.copied = end
 
-    async def _resumption(
-        self, origin: Origin, source: CommittedRange
-    ) -> tuple[Resumption, pa.RecordBatch | None]:
-        """Return where the copy goes on, once the target's cursor says so, and the target's last record."""
+    async def _resumption(self) -> tuple[CommittedRange, Resumption, pa.RecordBatch | None]:
+        """Return the source, where the copy goes on, and the target's last record.
+
+        It returns once the target's cursor says where the copy began.
+        """
         name = self._settings.to_stream
         target = await _range_of(self._target, name)
         last: pa.RecordBatch | None = None
@@ -274,13 +294,15 @@ class Mirror:
         if cursor.offset is not None and cursor.incarnation == target.incarnation:
             begun = MirrorStart.parse(cursor.offset, cursor.metadata)
         state = TargetState(target.end, None if last is None else last_record(last), begun)
-        resumption = resumed(origin, source, state)
+        # After the target: what that has of it has been there before.
+        source = await _range_of(self._source, self.stream)
+        resumption = resumed(Origin(self.stream, source.incarnation, target.incarnation), source, state)
         start = resumption.start
         if start != begun:
             await self._target.cursors.commit(
                 CONSUMER, name, start.target_offset, metadata=start.metadata, incarnation=target.incarnation
             )
-        return resumption, last
+        return source, resumption, last
 
 
 class _Pump:

@@ -11,9 +11,19 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from envelope.errors import Fenced, JetstreamError, OffsetsApart, OriginDiffers, SourceTruncated
+from envelope.errors import (
+    Fenced,
+    JetstreamError,
+    OffsetsApart,
+    OriginDiffers,
+    SequenceGap,
+    SequencePassed,
+    SessionExpired,
+    SourceTruncated,
+)
 from envelope.limits import SESSION_ID_BYTES_MAX
 from jetstream.client.admin.group_lag import CommittedRange
+from jetstream.client.publish.session_rules import named_last
 
 SESSION_PREFIX: Final = "mirror:"
 _GROUP_STREAM_CHARS: Final = 128
@@ -28,15 +38,22 @@ def group_of(stream: str, target_incarnation: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One life of a source stream."""
+    """One life of a source stream, and of the target that it is copied into."""
 
     stream: str
     incarnation: str
+    target_incarnation: str
 
     @property
     def session(self) -> str:
-        """The name of the session that its records are published in."""
-        return f"{SESSION_PREFIX}{self.incarnation}/{self.stream}"[:SESSION_ID_BYTES_MAX]
+        """The name of the session that its records are published in.
+
+        It is the target's own: another stream on these subjects may have stored messages of another mirror,
+        and what is known of them there says nothing about this copy. The two incarnations make it unique, so
+        that the stream's name, for people, may be cut.
+        """
+        lives = f"{self.incarnation}/{self.target_incarnation}"
+        return f"{SESSION_PREFIX}{lives}/{self.stream}"[:SESSION_ID_BYTES_MAX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +122,8 @@ class Resumption:
     witness: int
     """Where to read the source from: ``position``, or the record before it, of which the target's last one is
     to be a copy."""
+    after: int
+    """The number of the session's last message in the target: ``position``; 0: nothing is copied."""
 
 
 def resumed(origin: Origin, source: CommittedRange, target: TargetState) -> Resumption:
@@ -113,28 +132,78 @@ def resumed(origin: Origin, source: CommittedRange, target: TargetState) -> Resu
     Raises:
         OriginDiffers: the target is a mirror of something else.
         OffsetsApart: the target has records behind the copy that are none of it, or has lost some before it.
+        SourceTruncated: the target has more of the source than the source itself.
     """
     last, begun, session = target.last, target.begun, origin.session
     found = {begun.session if begun else None, last.session if last else None}
     if any(name is not None and name.startswith(SESSION_PREFIX) and name != session for name in found):
         raise OriginDiffers(
-            f"the target is a mirror of another stream, or of an earlier life of {origin.stream!r}: "
-            f"{ANOTHER_STREAM}"
+            f"the target is a mirror of another stream, or of an earlier life of {origin.stream!r}, or has "
+            f"stored what was mirrored into another stream: {ANOTHER_STREAM}"
         )
-    is_copy = last is not None and last.session == session and last.sequence is not None
-    if begun is None and last is not None and is_copy:
-        begun = MirrorStart(session, last.sequence or 0, target.end)
-    if begun is None or (not is_copy and target.end == begun.target_offset):
-        return Resumption(source.start, MirrorStart(session, source.start, target.end), source.start)
+    if last is not None and last.session == session and last.sequence is not None:
+        return _behind(last.sequence, origin, source, target)
+    if begun is None or target.end == begun.target_offset:
+        return Resumption(source.start, MirrorStart(session, source.start, target.end), source.start, 0)
     position = target.end - begun.difference
-    if position < begun.source_offset or (last is not None and not (is_copy and last.sequence == position)):
+    if last is not None or position < begun.source_offset:
         raise OffsetsApart(
             f"the target ends at offset {target.end} with a record that is not of the mirror, which began at "
             f"{begun.target_offset}: others have published to it, or it has lost records; {ANOTHER_STREAM}",
             difference=begun.difference,
             target_end=target.end,
         )
-    return Resumption(position, begun, position - 1 if is_copy and position > source.start else position)
+    _check_not_beyond(position, origin, source)
+    return Resumption(position, begun, position, position)
+
+
+def _behind(position: int, origin: Origin, source: CommittedRange, target: TargetState) -> Resumption:
+    """Return where the copy goes on behind its own last record, which says the difference of offsets itself.
+
+    A cursor that says another one is of a process that was overtaken before it had published anything.
+    """
+    _check_not_beyond(position, origin, source)
+    start, difference = target.begun, target.end - position
+    if start is None or start.difference != difference:
+        start = MirrorStart(origin.session, position, target.end)
+    return Resumption(position, start, position - 1 if position > source.start else position, position)
+
+
+def _check_not_beyond(position: int, origin: Origin, source: CommittedRange) -> None:
+    if position > source.end:
+        raise source_truncated(origin.stream, position, f"it ends at {source.end}")
+
+
+def check_first_refusal(
+    error: SequenceGap | SessionExpired, resumption: Resumption, *, is_empty: bool
+) -> None:
+    """Refuse to go on unless the session has only expired behind a copy that is there to be seen.
+
+    Args:
+        error: the refusal of the first message of an attempt, which named ``resumption.after``.
+        resumption: where the attempt began.
+        is_empty: the target has no record any more, so that only its end and a cursor tell of the copy.
+
+    Raises:
+        OffsetsApart: the target has records of others at its end, or nobody can tell whether it has.
+        SequencePassed: another process has copied meanwhile.
+    """
+    if isinstance(error, SequenceGap):
+        known, after = named_last(error), resumption.after
+        if known > after:
+            raise SequencePassed(
+                f"another process has copied up to offset {known} of the source, not {after}",
+                last_sequence=known,
+            ) from error
+        raise OffsetsApart(
+            f"the target ends where offset {after} of the source would come next, but has it up to {known}: "
+            f"others have published to it; {ANOTHER_STREAM}"
+        ) from error
+    if is_empty:
+        raise OffsetsApart(
+            "the target has no record any more, and has forgotten the mirror's session: nobody can tell "
+            f"whether its last records were of the mirror; {ANOTHER_STREAM}"
+        ) from error
 
 
 def check_dense(batch: pa.RecordBatch, position: int) -> None:

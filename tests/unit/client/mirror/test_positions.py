@@ -3,7 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from envelope.errors import OffsetsApart, OriginDiffers, Overloaded, RecordTooLarge, SourceTruncated
+from envelope.errors import (
+    OffsetsApart,
+    OriginDiffers,
+    Overloaded,
+    RecordTooLarge,
+    SequenceGap,
+    SequencePassed,
+    SessionExpired,
+    SourceTruncated,
+)
 from envelope.group_errors import MemberFenced
 from envelope.types import Offset
 from jetstream.client.admin.group_lag import CommittedRange
@@ -14,14 +23,15 @@ from jetstream.client.mirror.positions import (
     Resumption,
     TargetState,
     check_dense,
+    check_first_refusal,
     check_reached,
     group_of,
     may_try_again,
     resumed,
 )
 
-ORIGIN = Origin("orders", "life-1")
-SESSION = "mirror:life-1/orders"
+ORIGIN = Origin("orders", "life-1", "target-1")
+SESSION = "mirror:life-1/target-1/orders"
 SOURCE = CommittedRange(Offset(20), Offset(90), "life-1")
 FOREIGN = LastRecord(None, None)
 BEGUN = MirrorStart(SESSION, 20, 100)
@@ -32,9 +42,11 @@ def copy(sequence: int, session: str = SESSION) -> LastRecord:
     return LastRecord(session, sequence)
 
 
-def test_a_session_is_of_one_life_of_the_source_and_short_enough() -> None:
+def test_a_session_is_of_one_life_of_the_source_and_of_the_target_and_short_enough() -> None:
     assert ORIGIN.session == SESSION
-    assert Origin("x" * 255, "life-1").session == ("mirror:life-1/" + "x" * 255)[:128]
+    long = [Origin("x" * 255, "s" * 16, target).session for target in ("t" * 15 + "1", "t" * 15 + "2")]
+    assert [len(session) for session in long] == [128, 128]
+    assert long[0] != long[1]
 
 
 def test_the_group_of_its_processes_is_in_the_namespace_of_the_source() -> None:
@@ -47,7 +59,7 @@ def test_a_start_is_read_back_from_its_cursor() -> None:
     assert BEGUN.difference == 80
 
 
-@pytest.mark.parametrize("metadata", [None, "", "mine", "mirror:life-1/orders", "mirror:x y", "other 7"])
+@pytest.mark.parametrize("metadata", [None, "", "mine", SESSION, "mirror:x y", "other 7"])
 def test_a_cursor_of_somebody_else_is_no_start(metadata: str | None) -> None:
     with pytest.raises(OriginDiffers, match="no mirror's"):
         MirrorStart.parse(7, metadata)
@@ -57,20 +69,27 @@ def test_a_cursor_of_somebody_else_is_no_start(metadata: str | None) -> None:
     ("target", "resumption"),
     [
         # nothing is copied yet
-        (TargetState(0, None, None), Resumption(20, MirrorStart(SESSION, 20, 0), 20)),
-        (TargetState(7, FOREIGN, None), Resumption(20, MirrorStart(SESSION, 20, 7), 20)),
-        (TargetState(100, FOREIGN, BEGUN), Resumption(20, BEGUN, 20)),
-        (TargetState(7, None, MirrorStart(SESSION, 4, 7)), Resumption(20, MirrorStart(SESSION, 20, 7), 20)),
+        (TargetState(0, None, None), Resumption(20, MirrorStart(SESSION, 20, 0), 20, 0)),
+        (TargetState(7, FOREIGN, None), Resumption(20, MirrorStart(SESSION, 20, 7), 20, 0)),
+        (TargetState(100, FOREIGN, BEGUN), Resumption(20, BEGUN, 20, 0)),
+        (
+            TargetState(7, None, MirrorStart(SESSION, 4, 7)),
+            Resumption(20, MirrorStart(SESSION, 20, 7), 20, 0),
+        ),
         # the last record is a copy
-        (TargetState(130, copy(50), BEGUN), Resumption(50, BEGUN, 49)),
-        (TargetState(130, copy(50), None), Resumption(50, MirrorStart(SESSION, 50, 130), 49)),
+        (TargetState(130, copy(50), BEGUN), Resumption(50, BEGUN, 49, 50)),
+        (TargetState(130, copy(50), None), Resumption(50, MirrorStart(SESSION, 50, 130), 49, 50)),
+        # and the cursor is of a process that was overtaken
+        (TargetState(131, copy(50), BEGUN), Resumption(50, MirrorStart(SESSION, 50, 131), 49, 50)),
         # retention has removed that record in the source
         (
             TargetState(100, copy(20), MirrorStart(SESSION, 4, 84)),
-            Resumption(20, MirrorStart(SESSION, 4, 84), 20),
+            Resumption(20, MirrorStart(SESSION, 4, 84), 20, 20),
         ),
         # retention has removed everything in the target
-        (TargetState(130, None, BEGUN), Resumption(50, BEGUN, 50)),
+        (TargetState(130, None, BEGUN), Resumption(50, BEGUN, 50, 50)),
+        # all is copied
+        (TargetState(170, copy(90), BEGUN), Resumption(90, BEGUN, 89, 90)),
     ],
 )
 def test_the_targets_end_says_where_to_go_on(target: TargetState, resumption: Resumption) -> None:
@@ -83,7 +102,6 @@ def test_the_targets_end_says_where_to_go_on(target: TargetState, resumption: Re
         TargetState(131, FOREIGN, BEGUN),
         TargetState(131, LastRecord("s", 51), BEGUN),
         TargetState(131, LastRecord(SESSION, None), BEGUN),
-        TargetState(131, copy(50), BEGUN),
         TargetState(90, FOREIGN, BEGUN),
         TargetState(90, None, BEGUN),
     ],
@@ -96,14 +114,33 @@ def test_a_target_that_others_have_changed_is_refused(target: TargetState) -> No
 @pytest.mark.parametrize(
     "target",
     [
-        TargetState(130, copy(50, "mirror:life-0/orders"), None),
-        TargetState(130, copy(50, "mirror:life-0/orders"), BEGUN),
-        TargetState(130, FOREIGN, MirrorStart("mirror:life-0/orders", 20, 130)),
+        TargetState(130, copy(50, "mirror:life-0/target-1/orders"), None),
+        TargetState(130, copy(50, "mirror:life-0/target-1/orders"), BEGUN),
+        TargetState(130, FOREIGN, MirrorStart("mirror:life-0/target-1/orders", 20, 130)),
+        TargetState(130, copy(50, "mirror:life-1/target-2/orders"), None),
     ],
 )
-def test_a_mirror_of_another_life_is_refused(target: TargetState) -> None:
+def test_a_mirror_of_another_life_or_into_another_stream_is_refused(target: TargetState) -> None:
     with pytest.raises(OriginDiffers, match="earlier life"):
         resumed(ORIGIN, SOURCE, target)
+
+
+@pytest.mark.parametrize("target", [TargetState(171, copy(91), BEGUN), TargetState(171, None, BEGUN)])
+def test_a_source_that_ends_before_the_copy_has_lost_records(target: TargetState) -> None:
+    with pytest.raises(SourceTruncated, match="offset 91: it ends at 90"):
+        resumed(ORIGIN, SOURCE, target)
+
+
+def test_the_number_that_a_target_names_tells_whether_its_last_records_are_of_the_mirror() -> None:
+    at_50 = Resumption(50, BEGUN, 49, 50)
+    for is_empty in (False, True):
+        with pytest.raises(OffsetsApart, match="has it up to 49"):
+            check_first_refusal(SequenceGap("gap", last_sequence=49), at_50, is_empty=is_empty)
+        with pytest.raises(SequencePassed, match="up to offset 60"):
+            check_first_refusal(SequenceGap("gap", last_sequence=60), at_50, is_empty=is_empty)
+    check_first_refusal(SessionExpired("expired"), at_50, is_empty=False)
+    with pytest.raises(OffsetsApart, match="nobody can tell"):
+        check_first_refusal(SessionExpired("expired"), at_50, is_empty=True)
 
 
 def test_records_that_do_not_follow_each_other_are_refused() -> None:
