@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from envelope.errors import (
+    InvalidSubject,
     JetstreamError,
     OffsetForgotten,
     OffsetsApart,
@@ -58,6 +59,34 @@ def test_a_stream_that_has_stored_what_was_mirrored_into_another_is_refused_or_g
             originals = await records(both.source, "orders")
             copies = await records(both.target, "second")
             assert [carried(each) for each in copies[4:]] == [expected(each, 4) for each in originals]
+
+    run(scenario())
+
+
+def test_while_another_stream_would_store_what_is_mirrored_nothing_is_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_nodes_apart(tmp_path) as both:
+            east, west = both.source, both.target
+            await east.streams.create("orders", "orders.>")
+            await fill(east, range(5))
+            await copied_once(both)
+            before = await records(west, "orders")
+            with pytest.raises(InvalidSubject, match=r"'orders' of the target's cluster binds 'orders\.>'"):
+                await copied_once(both, to_stream="orders-east")
+            assert [each.name for each in await west.streams.list()] == ["orders"]
+            await west.streams.create("prices", "prices.>")
+            await west.streams.update("orders", read_only=True)
+            await copied_once(both, to_stream="orders-east")
+            assert await check_mirrored(east, west, "orders", "orders-east") == 5
+            assert await records(west, "orders") == before
+
+            back = TwoClients(west, east)
+            with pytest.raises(InvalidSubject, match="'orders' of the target's cluster"):
+                await copied_once(back, "orders-east", "orders-west")
+            await east.streams.update("orders", read_only=True)
+            await copied_once(back, "orders-east", "orders-west")
+            values = [each.value for each in await records(east, "orders-west")]
+            assert values == [each.value for each in await records(east, "orders")]
 
     run(scenario())
 

@@ -41,7 +41,8 @@ class CopyOptions:
         typer.Option(
             "--to-stream",
             metavar="STREAM",
-            help="Stream of the target; created like the source if it is not there. Default: the same name.",
+            help="Stream of the target; created like the source if it is not there. Others of the target on "
+            "its subjects must be read-only. Default: the same name.",
             autocompletion=stream_names,
         ),
     ] = None

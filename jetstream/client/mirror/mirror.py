@@ -27,7 +27,7 @@ from envelope.errors import (
     Unsupported,
 )
 from envelope.limits import MIB
-from envelope.subjects import covers
+from envelope.subjects import covers, overlap
 from envelope.types import Offset
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.connection import JetstreamClient, ReadOptions
@@ -167,7 +167,8 @@ class Mirror:
         Raises:
             UnknownStream: there is no source.
             Unsupported: the source is partitioned.
-            InvalidSubject: the target does not bind the subjects of the source.
+            InvalidSubject: the target does not bind the subjects of the source, or another stream beside it
+                does, and would store what is mirrored.
             OriginDiffers, OffsetsApart, SourceTruncated: the copy cannot go on; see there.
             JetstreamError: the target refuses a record for good, or to be created.
         """
@@ -203,6 +204,7 @@ class Mirror:
                 f"{settings.stream!r} is in the target's cluster itself: what a mirror publishes would come "
                 "back to it"
             )
+        await self._check_alone(source.config.subject)
         try:
             target = await self._target.streams.info(settings.to_stream)
         except UnknownStream:
@@ -216,6 +218,21 @@ class Mirror:
                 f"source's {source.config.subject!r}"
             )
         return target.incarnation
+
+    async def _check_alone(self, subject: str) -> None:
+        """Refuse to publish on ``subject`` while others than the target would store that, too."""
+        for other in await self._target.streams.list():
+            if other.name == self._settings.to_stream or not overlap(other.subject, subject):
+                continue
+            try:
+                config = (await self._target.streams.info(other.name)).config
+            except UnknownStream:  # deleted since
+                continue
+            if not config.read_only:
+                raise InvalidSubject(
+                    f"{other.name!r} of the target's cluster binds {config.subject!r}, and would store what "
+                    f"is mirrored on {subject!r}: make it read-only, or give it another subject"
+                )
 
     # --- one attempt --------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from jetstream.client.publish.session_rules import named_last
 SESSION_PREFIX: Final = "mirror:"
 _GROUP_STREAM_CHARS: Final = 128
 """Of a stream's name, so that an incarnation has room behind it."""
-ANOTHER_STREAM: Final = "mirror into another stream: this one is not touched"
+ANOTHER_STREAM: Final = "mirror into another stream, once the target is read-only or has another subject"
 
 
 def group_of(stream: str, target_incarnation: str) -> str:
