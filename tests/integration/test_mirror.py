@@ -18,6 +18,7 @@ from envelope.errors import (
 )
 from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.mirror.positions import CONSUMER, group_of
+from jetstream.log.format.schema import HEADERS_TYPE
 from tests.support.compacting_nodes import CONFIG, published
 from tests.support.mirroring import (
     copied_once,
@@ -64,10 +65,12 @@ def test_every_part_of_a_record_is_carried_at_its_offset(tmp_path: Path) -> None
                 await (await session.publish("orders.a", b"of a session"))
             table = pa.table({"value": [b"%d" % number for number in range(100)], "key": [b"k"] * 100})
             await source.publish_batch("orders.a", table, message_id="batch")
+            nameless = pa.array([[{"key": "", "value": b"1"}]], HEADERS_TYPE)
+            await source.publish_batch("orders.b", pa.table({"value": [b"one"], "headers": nameless}))
             mirroring = await copied_once(both)
-            assert await check_mirrored(source, both.target, "orders") == 107
+            assert await check_mirrored(source, both.target, "orders") == 108
             assert [(each.position, each.start.difference) for each in mirroring.resumptions] == [(0, 0)]
-            assert mirroring.mirror.copied == 107
+            assert mirroring.mirror.copied == 108
 
     run(scenario())
 
@@ -91,6 +94,19 @@ def test_a_record_that_the_targets_nats_cannot_carry_ends_a_mirror_with_its_conn
             else:
                 pytest.fail("all were taken")
             assert both.target.nats.stats["reconnects"] == 0
+
+    run(scenario())
+
+
+def test_large_values_with_large_headers_are_carried(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_nodes_apart(tmp_path) as both:
+            await both.source.streams.create("orders", "orders.>")
+            for kibibytes in (1024, 3072, 3990, 6144):
+                value = b"x" * (kibibytes << 10)
+                await both.source.publish("orders.a", value, headers={"A": "a" * 60 * 1024})
+            await copied_once(both)
+            assert await check_mirrored(both.source, both.target, "orders") == 4
 
     run(scenario())
 

@@ -31,7 +31,14 @@ from envelope.subjects import covers, overlap
 from envelope.types import Offset
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.connection import JetstreamClient, ReadOptions
-from jetstream.client.mirror.mirrored_rows import are_few, check_witness, last_record, mirrored, singly
+from jetstream.client.mirror.mirrored_rows import (
+    are_few,
+    are_named,
+    check_witness,
+    last_record,
+    mirrored,
+    singly,
+)
 from jetstream.client.mirror.positions import (
     CONSUMER,
     MirrorStart,
@@ -346,8 +353,10 @@ class _Pump:
         if not batch.num_rows:
             return
         check_dense(batch, self.position)
+        is_named = are_named(batch)
         for subject, rows in mirrored(batch):
-            for envelope in singly(rows) if are_few(rows) else session.envelopes(subject, rows):
+            is_single = are_few(rows) and (is_named or are_named(rows))
+            for envelope in singly(rows) if is_single else session.envelopes(subject, rows):
                 end = self.position + (envelope.records if isinstance(envelope, Filled) else 1)
                 acked = await session.publish(
                     subject,

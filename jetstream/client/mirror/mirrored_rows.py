@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from envelope.envelopes import HeaderFields, encode_message
 from envelope.errors import SourceTruncated
 from envelope.headers import MESSAGE_HEADERS, SEQUENCE, SESSION, SOURCE_PREFIX, SOURCE_TIME
-from envelope.limits import KIB
+from envelope.limits import KIB, MIB
 from jetstream.client.mirror.positions import ANOTHER_STREAM, LastRecord
 from jetstream.log.format.schema import HEADERS_TYPE, SCHEMA
 
@@ -26,6 +26,8 @@ _FEW: Final = 4
 _HEADER_BYTES: Final = 32 * KIB
 """Of keys and headers: there is not much more room for them in an envelope of one message."""
 _LARGE_BYTES: Final = 512 * KIB
+_BATCH_BYTES: Final = 3 * MIB
+"""Above that a record may not fit into an envelope of many."""
 _TXID_MIN: Final = -(1 << 63)
 _MESSAGE_HEADERS: Final = pa.array(sorted(MESSAGE_HEADERS), pa.utf8())
 
@@ -56,7 +58,13 @@ def mirrored(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 def are_few(rows: pa.RecordBatch) -> bool:
     """Return whether ``rows`` are better published as messages of their own than in a batch envelope."""
     header_bytes = rows.nbytes - rows.column("value").nbytes
-    return rows.num_rows <= _FEW and header_bytes <= _HEADER_BYTES
+    return rows.num_rows <= _FEW and (header_bytes <= _HEADER_BYTES or rows.nbytes > _BATCH_BYTES)
+
+
+def are_named(rows: pa.RecordBatch) -> bool:
+    """Return whether every header has a name: an envelope of one message has none without."""
+    names = pc.struct_field(pc.list_flatten(rows.column("headers")), "key")
+    return int(pc.index(names, "").as_py()) < 0
 
 
 def singly(rows: pa.RecordBatch) -> Iterator[bytes]:

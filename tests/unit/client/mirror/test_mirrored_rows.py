@@ -6,7 +6,14 @@ import pytest
 from envelope.envelopes import decode
 from envelope.errors import SourceTruncated
 from envelope.headers import MESSAGE_HEADERS
-from jetstream.client.mirror.mirrored_rows import are_few, check_witness, last_record, mirrored, singly
+from jetstream.client.mirror.mirrored_rows import (
+    are_few,
+    are_named,
+    check_witness,
+    last_record,
+    mirrored,
+    singly,
+)
 from jetstream.client.mirror.positions import LastRecord
 from tests.support.logs import Record, records_batch
 
@@ -106,6 +113,19 @@ def test_many_records_and_large_headers_go_in_an_envelope_of_many() -> None:
     for rows in ([plain()] * 5, [plain(headers=[("N", b"x" * 40_000)])]):
         [(_, many)] = mirrored(batch(*rows))
         assert not are_few(many)
+
+
+def test_a_header_without_a_name_is_noticed() -> None:
+    rows = batch(plain(), plain(headers=[("N", b"1"), ("", b"2")]), plain(headers=[("N", b"")]))
+    assert [are_named(rows.slice(start, 1)) for start in range(3)] == [True, False, True]
+    assert not are_named(rows)
+
+
+def test_large_headers_of_a_value_that_no_envelope_of_many_has_room_for_go_in_one_of_its_own() -> None:
+    for mebibytes, is_alone in ((2, False), (4, True)):
+        row: Row = ("a", None, [("N", b"x" * 60_000)], None, b"x" * (mebibytes << 20))
+        [(_, rows)] = mirrored(batch(row))
+        assert are_few(rows) is is_alone
 
 
 @pytest.mark.parametrize(
