@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from envelope.errors import JetstreamError
 from jetstream.client.connection import JetstreamClient
+from jetstream.client.mirror.positions import group_of
 from tests.support.commands import CommandProcess
+from tests.support.mirroring import until_members
 from tests.support.nodes import WAIT_SECONDS, run
 from tests.support.pauses import pause
 from tests.support.two_clusters import TwoClients, TwoClusters, check_mirrored, two_clusters
@@ -121,6 +123,23 @@ def test_a_mirror_that_stood_still_is_fenced_by_the_one_that_took_over(tmp_path:
 
     with two_clusters(tmp_path) as clusters, ExitStack() as stack:
         run(scenario(clusters, stack))
+
+
+def test_a_mirror_that_is_stopped_before_it_is_through_says_so(tmp_path: Path) -> None:
+    async def scenario(clusters: TwoClusters) -> None:
+        async with clusters.clients() as both:
+            await both.source.streams.create("orders", "orders.>")
+            await both.source.publish("orders.a", b"one")
+            with mirror(clusters):
+                await until_copied(both, 1)
+                incarnation = (await both.target.streams.info("orders")).incarnation
+                with mirror(clusters, "--once") as waits:
+                    await until_members(both.source, group_of("orders", incarnation), 2)
+                    ended = await asyncio.to_thread(waits.signalled, signal.SIGTERM)
+                    assert ended == (130, "", "")
+
+    with two_clusters(tmp_path) as clusters:
+        run(scenario(clusters))
 
 
 def test_a_mirror_says_what_it_refuses_in_one_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.option_groups import Prefixed
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import cell_text, notice, print_json
+from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.cli.program.completion import stream_names
 from jetstream.cli.program.help_text import Json
 from jetstream.client.connection import JetstreamClient
@@ -66,6 +67,8 @@ async def mirror(
     again. Started several times, one copies and the others wait. It ends with an error if the copy cannot be
     exact any more: the target was published to by others, or the source was truncated, or created again.
 
+    SIGTERM ends it with code 0, or with 130 before the end that --once is to reach.
+
     Every 10 s it says how far it is, for machines (--json) as one object a line on standard output.
     """
     told = _Told(as_json)
@@ -77,11 +80,14 @@ async def mirror(
         interrupted=told.interrupted,
     )
     async with connected(source, source_socket) as from_client, connected(nats, socket) as to_client:
-        work, ended = Mirror(from_client, to_client, settings), asyncio.Event()
+        work = Mirror(from_client, to_client, settings)
+        ended, is_through = asyncio.Event(), asyncio.Event()
         # So that it leaves the group, and another instance takes over at once.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-        async with beside(_until(work, ended)), beside(told.progress(work, from_client)):
+        async with beside(_through(work, is_through, ended)), beside(told.progress(work, from_client)):
             await ended.wait()
+        if copied.once and not is_through.is_set():
+            raise typer.Exit(ExitCode.INTERRUPTED)
         told.ended(work)
 
 
@@ -140,9 +146,10 @@ class _Told:
             notice(text)
 
 
-async def _until(work: Mirror, ended: asyncio.Event) -> None:
+async def _through(work: Mirror, *events: asyncio.Event) -> None:
     await work.run()
-    ended.set()
+    for event in events:
+        event.set()
 
 
 async def _lag(work: Mirror, source: JetstreamClient) -> int | None:
