@@ -160,12 +160,13 @@ def resumed(origin: Origin, source: CommittedRange, target: TargetState) -> Resu
 def _behind(position: int, origin: Origin, source: CommittedRange, target: TargetState) -> Resumption:
     """Return where the copy goes on behind its own last record, which says the difference of offsets itself.
 
-    A cursor that says another one is of a process that was overtaken before it had published anything.
+    A cursor that says another one is of a process that was overtaken before it had published anything. Its
+    successor is below the end: with that as the beginning, nothing would seem to be copied.
     """
     _check_not_beyond(position, origin, source)
     start, difference = target.begun, target.end - position
     if start is None or start.difference != difference:
-        start = MirrorStart(origin.session, position, target.end)
+        start = MirrorStart(origin.session, position - 1, target.end - 1)
     return Resumption(position, start, position - 1 if position > source.start else position, position)
 
 

@@ -78,9 +78,9 @@ def test_a_cursor_of_somebody_else_is_no_start(metadata: str | None) -> None:
         ),
         # the last record is a copy
         (TargetState(130, copy(50), BEGUN), Resumption(50, BEGUN, 49, 50)),
-        (TargetState(130, copy(50), None), Resumption(50, MirrorStart(SESSION, 50, 130), 49, 50)),
+        (TargetState(130, copy(50), None), Resumption(50, MirrorStart(SESSION, 49, 129), 49, 50)),
         # and the cursor is of a process that was overtaken
-        (TargetState(131, copy(50), BEGUN), Resumption(50, MirrorStart(SESSION, 50, 131), 49, 50)),
+        (TargetState(131, copy(50), BEGUN), Resumption(50, MirrorStart(SESSION, 49, 130), 49, 50)),
         # retention has removed that record in the source
         (
             TargetState(100, copy(20), MirrorStart(SESSION, 4, 84)),
@@ -123,6 +123,12 @@ def test_a_target_that_others_have_changed_is_refused(target: TargetState) -> No
 def test_a_mirror_of_another_life_or_into_another_stream_is_refused(target: TargetState) -> None:
     with pytest.raises(OriginDiffers, match="earlier life"):
         resumed(ORIGIN, SOURCE, target)
+
+
+@pytest.mark.parametrize("begun", [None, BEGUN])
+def test_a_cursor_that_was_put_right_is_no_beginning_of_nothing(begun: MirrorStart | None) -> None:
+    right = resumed(ORIGIN, SOURCE, TargetState(131, copy(50), begun)).start
+    assert resumed(ORIGIN, SOURCE, TargetState(131, None, right)) == Resumption(50, right, 50, 50)
 
 
 @pytest.mark.parametrize("target", [TargetState(171, copy(91), BEGUN), TargetState(171, None, BEGUN)])
