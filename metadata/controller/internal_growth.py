@@ -50,12 +50,12 @@ class InternalGrowth:
         if not self._unsettled or now < self._not_before:
             return None
         rows = [row for row in map(self._catalog.stream, INTERNAL_STREAMS) if row is not None]
-        wanted = min(INTERNAL_REPLICAS_MAX, len(self._catalog.nodes()))
-        lacking = [row for row in rows if row.name in self._unsettled and len(planned(row)) < wanted]
+        number = min(INTERNAL_REPLICAS_MAX, len(self._catalog.nodes()))
+        lacking = [row for row in rows if row.name in self._unsettled and len(planned(row)) < number]
         self._unsettled = {row.name for row in lacking}
         if any(self._is_under_way(row, now) for row in rows):
             return None
-        command = next(filter(None, (self._move(row, wanted, now) for row in lacking)), None)
+        command = next(filter(None, (self._move(row, number, now) for row in lacking)), None)
         if command is not None:
             self._not_before = MonotonicNs(now + self._retry_interval_ns)
         return command
@@ -64,8 +64,8 @@ class InternalGrowth:
         leases = self._alive_nodes.leases
         return row.target is not None and not any(leases.is_dead(node, now) for node in row.target)
 
-    def _move(self, row: Stream, wanted: int, now: MonotonicNs) -> ReassignReplicas | None:
-        """Return the command that adds as many replicas as living nodes can hold now, None if none can."""
+    def _move(self, row: Stream, number: int, now: MonotonicNs) -> ReassignReplicas | None:
+        """Return the command that adds replicas up to that number, or to what living nodes can hold now."""
         if row.target is not None or row.leader is None:
             return None
         eligible = [
@@ -81,7 +81,7 @@ class InternalGrowth:
             PlacementCandidate(node.node_id, node.rack, held[node.node_id], led[node.node_id])
             for node in eligible
         ]
-        count = min(wanted, len(row.replicas) + len(room))
+        count = min(number, len(row.replicas) + len(room))
         taken = {node.node_id for node in eligible} - room
         target = resized(candidates, row, count, taken)
         return ReassignReplicas(row.name, row.incarnation, target, expected_isr_version=row.isr_version)

@@ -343,6 +343,13 @@ def test_entries_of_before_there_were_read_replicas_are_read() -> None:
     assert decode_command(canonical_json(body), INDEX) == move
 
 
+def test_commands_that_name_new_replicas_are_read_as_they_were_written() -> None:
+    grown = replace(update("a", replicas=2), replicas=(NodeId("n1"), NodeId("n2")))
+    moved = ReassignReplicas(StreamName("a"), Incarnation("l1"), (NodeId("n1"),), expected_isr_version=3)
+    for command in (grown, moved):
+        assert decode_command(encode_command(command), INDEX) == command
+
+
 def test_a_snapshot_keeps_read_replicas_and_what_an_unclean_election_left_behind() -> None:
     catalog = catalog_of(
         *(register(node) for node in ("n1", "n2", "n3")),
