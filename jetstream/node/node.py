@@ -25,9 +25,9 @@ from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.sync_scheduler import SyncScheduler
 from jetstream.node.api.operations import ApiOperations, ApiServices
 from jetstream.node.api.server import RequestApi
-from jetstream.node.cluster.discovery import Discovery, discovery_of, find_voters
+from jetstream.node.cluster.discovery import Discovery, NoticeBoard, find_place, hear, own_notice
 from jetstream.node.cluster.member import ClusterMember
-from jetstream.node.cluster.metadata_part import open_metadata, taking_part
+from jetstream.node.cluster.metadata_part import keep_cluster_id, open_metadata, taking_part
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, StreamFiles
 from jetstream.node.disk.thread import DiskThread
@@ -161,8 +161,7 @@ class Node:
             await self._listen(shell.server)
             stack.push_async_callback(shell.server.stop)
             if shell.discovery is not None:
-                await shell.discovery.listen()
-                background.append(tasks.create_task(shell.discovery.answer(self._clock)))
+                background.append(tasks.create_task(shell.discovery.run()))
             background += [tasks.create_task(work()) for work in shell.work]
             _warn_of_a_second_answerer(shell.answers)
             held = await parts.disk_thread.call(shell.streams.files.held)
@@ -194,11 +193,14 @@ class Node:
         witness = BootMarker(disk, present_kernel())
         unsynced_kept = witness.begin()
         self.node_id = NodeId(self.config.node_id or f"node-{identity[:8]}")
-        voters = await find_voters(self.config, self.node_id, identity, disk, self._clock)
-        peers = peer_settings(self.config, self.node_id, voters)
+        peers = await asyncio.to_thread(peer_settings, self.config, self.node_id)
+        begin, heard = await find_place(self.config, peers, identity, disk, self._clock)
         # Streams without metadata are a loss to be reported, not an empty cluster to begin (D13).
         is_new = not disk.exists(STREAMS_DIRECTORY)
-        group = await open_metadata(disk, peers, is_new=is_new)
+        group = await open_metadata(disk, peers, identity, begin, is_new=is_new)
+        if heard is not None:
+            hear(group, heard)
+        keep_cluster_id(group, disk)
         await stack.enter_async_context(taking_part(group, peers, crash))
         readers = stack.enter_context(ThreadPoolExecutor(_READER_THREADS, "jetstream-reader"))
         return _Parts(
@@ -285,7 +287,7 @@ class Node:
             api=api,
             tier=tier,
             pages=node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
-            discovery=discovery_of(config, parts.peers, parts.identity, answers),
+            discovery=self._discovery(parts, answers),
             work=(
                 cluster.run,
                 ingest.supervise,
@@ -371,6 +373,12 @@ class Node:
             raise UnavailableError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
         self.socket_host = settings.advertise or host
 
+    def _discovery(self, parts: "_Parts", link: NatsLink) -> Discovery | None:
+        if parts.peers.address is None:
+            return None
+        board = NoticeBoard(link, self.config, parts.peers)
+        return Discovery(board, own_notice(parts.peers, parts.identity, None), parts.metadata)
+
     def _registration(self, parts: "_Parts") -> RegisterNode:
         address = parts.peers.address
         return RegisterNode(
@@ -419,7 +427,7 @@ class _Shell:
     pages: Pages
     """Of the HTTP port."""
     discovery: Discovery | None
-    """Answers nodes that look for the cluster; None of a node that is alone."""
+    """Speaks with other nodes; None of a node that they cannot dial."""
     work: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
     """Runs as long as the node does."""
 

@@ -106,6 +106,12 @@ class ConfigurationsByIndex:
         """Return the one in force with a log that ends at ``index``, which is not before the snapshot."""
         return self._items[self._place(index)][1]
 
+    @property
+    def newest_index(self) -> LogIndex:
+        """Index of the entry of the last one, of the snapshot if that has one; 0 if none is named."""
+        index, configuration = self._items[-1]
+        return LogIndex(0) if configuration is None else index
+
     def since(self, index: LogIndex) -> list[Configuration | None]:
         """Return the one in force at ``index`` and all behind it."""
         return [configuration for _, configuration in self._items[self._place(index) :]]

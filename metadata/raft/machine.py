@@ -119,6 +119,11 @@ class Raft:
         )
 
     @property
+    def node_id(self) -> NodeId:
+        """Its name among the members."""
+        return self._node_id
+
+    @property
     def role(self) -> Role:
         """Role in this term."""
         return self._election.role
@@ -137,6 +142,20 @@ class Raft:
     def configuration(self) -> Configuration:
         """The one in force here: the last one in its log, committed or not."""
         return self._log.configuration
+
+    @property
+    def configured_at(self) -> LogIndex:
+        """The index of the entry, or the snapshot, that names that one; 0: the log names none yet."""
+        return self._log.configurations.newest_index
+
+    @property
+    def correspondents(self) -> frozenset[NodeId]:
+        """The other members it may have something to say to, or hear from."""
+        if self._leadership is not None:
+            return self._leadership.followers
+        return frozenset().union(*(each.members for each in self._log.possible_configurations)) - {
+            self._node_id
+        }
 
     @property
     def commit(self) -> LogIndex:

@@ -31,6 +31,7 @@ from metadata.raft.messages.observer_messages import (
     VoterStatus,
 )
 from metadata.raft.settings import NEVER, RaftSettings
+from metadata.raft.state import BEGINNING, Position
 
 _NO_TERM = Term(0)
 
@@ -90,22 +91,27 @@ class Observer:
         O2: at most one voter owes an answer that is waited for.
     """
 
-    def __init__(self, node_id: NodeId, voters: Collection[NodeId], settings: RaftSettings) -> None:
-        """Begin with nothing, in touch with nobody.
+    def __init__(
+        self,
+        node_id: NodeId,
+        voters: Collection[NodeId],
+        settings: RaftSettings,
+        position: Position = BEGINNING,
+    ) -> None:
+        """Begin with what is applied, in touch with nobody.
 
         Args:
-            node_id: this observer, none of ``voters``.
-            voters: all voters of the group.
+            node_id: this observer.
+            voters: the nodes of the group's voters, as far as is known; not this one.
             settings: of the voters; a voter without a message for an election timeout is silent.
+            position: of the last entry that the state machine has applied.
         """
-        assert node_id not in voters, f"{node_id} is a voter"
         self._node_id = node_id
-        self._voters = frozenset(voters)
+        self.follow(voters)
         self._silence_ns = settings.election_timeout_ns
         self._links: dict[NodeId, _Voter] = {}
         self._asked: NodeId | None = None
-        self._applied = LogIndex(0)
-        self._applied_term = _NO_TERM
+        self._applied, self._applied_term = position.index, position.term
         self._told = MetadataLeaderChanged(None, _NO_TERM)
 
     def __str__(self) -> str:
@@ -140,6 +146,11 @@ class Observer:
         heard_at = (voter.heard_at for voter in self._links.values() if not voter.is_silent)
         first = min(heard_at, default=None)
         return NEVER if first is None else MonotonicNs(first + self._silence_ns)
+
+    def follow(self, voters: Collection[NodeId]) -> None:
+        """Speak with these from now on; the caller cuts the connections to others, and says so."""
+        assert self._node_id not in voters, f"{self._node_id} is a voter"
+        self._voters = frozenset(voters)
 
     def handle(self, event: ObserverEvent, now: MonotonicNs) -> tuple[ObserverAction, ...]:
         """Handle one event; return the actions of the shell, in order.

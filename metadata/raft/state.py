@@ -38,6 +38,19 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the replicated log."""
+
+    index: LogIndex
+    term: Term
+    """Of the entry there."""
+
+
+BEGINNING: Final = Position(LogIndex(0), _NO_TERM)
+"""Before the first entry."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state machine after the entry at ``index``, of ``term``; both 0 before the first entry."""
 

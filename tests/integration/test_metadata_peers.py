@@ -14,6 +14,7 @@ from envelope.types import LogIndex, NodeId, Term
 from metadata.node.peers import dialling as peers
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.peers.listening import PeerServer
 from metadata.node.peers.voter_links import PeerNetwork
 from metadata.raft.messages.voter_messages import Heartbeat, SnapshotRequest
 from metadata.raft.messages.wire import Sent, encode
@@ -63,13 +64,18 @@ class End:
         self.ears = Ears()
         self.socket = listening(Address("127.0.0.1", 0))
         self.address = Address(*self.socket.getsockname())
-        self.network = PeerNetwork(self.identity, {})
+        self.server = PeerServer(self.identity)
+        self.network = PeerNetwork(self.identity, self.server, {})
         self.task: asyncio.Task[None] | None = None
 
     def start(self, peers: dict[NodeId, Address]) -> None:
         self.socket.listen()  # a test may dial before the task has begun
-        self.network = PeerNetwork(self.identity, peers)
-        self.task = asyncio.create_task(self.network.run(self.socket, self.ears))
+        self.network.follow(peers)
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with self.server.listening(self.socket):
+            await self.network.run(self.ears)
 
     async def stop(self) -> None:
         if self.task is not None:
@@ -112,7 +118,7 @@ def test_a_peer_that_starts_is_dialled_when_it_dials(monkeypatch: pytest.MonkeyP
         a, b = End(A), End(B)
         a.start({B: b.address})
         try:
-            await until(lambda: B in a.network.server.callers._waited_for)
+            await until(lambda: B in a.server.callers._waited_for)
             b.start({A: a.address})
             await said(a, b, 1)
         finally:
@@ -143,7 +149,7 @@ def test_a_peer_that_lets_us_in_and_hangs_up_is_not_dialled_sooner_when_it_dials
         try:
             await a.ears.until(broken=1)
             assert a.ears.broken == [(B, False)]
-            assert B not in a.network.server.callers._waited_for
+            assert B not in a.server.callers._waited_for
         finally:
             await a.stop()
             await server.stop()
@@ -232,8 +238,6 @@ async def greeted(end: End, line: bytes) -> bytes:
         ({"protocol": 2}, "protocol 2 is not 1"),
         ({"cluster": "other"}, "this is cluster test, not other"),
         ({"target": "c"}, "this is b, not c"),
-        ({"source": "b"}, "b is no other voter of this cluster"),
-        ({"source": "c"}, "c is no other voter of this cluster"),
     ],
 )
 def test_who_is_not_a_voter_of_this_cluster_is_told_why_and_not_heard(
@@ -265,11 +269,33 @@ def test_a_purpose_is_served_while_somebody_serves_it_and_told_to_come_again_oth
             line = json.dumps(GREETING | {"purpose": "other"}).encode() + b"\n"
             later = {"error": "other is not served here now", "later": True}
             assert json.loads(await greeted(b, line)) == later
-            with b.network.server.serve("other", talk, lambda source: None):
+            with b.server.serve("other", talk, lambda source: None):
                 assert json.loads(await greeted(b, line)) == {}
                 assert json.loads(await greeted(b, line.replace(b'"s"', b'"wrong"'))) != {}
             assert json.loads(await greeted(b, line)) == later
             assert came == [A]
+            assert b.ears.heard == []
+        finally:
+            await b.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"source": "b"}, "b is no other voter of this cluster, as far as is known here"),
+        ({"source": "c"}, "c is no other voter of this cluster, as far as is known here"),
+        ({"target": "b@another disk"}, "this is b, not b@another disk"),
+    ],
+)
+def test_who_may_become_a_member_is_asked_to_come_later(change: dict[str, Any], problem: str) -> None:
+    async def test() -> None:
+        b = End(B)
+        b.start({A: Address("127.0.0.1", 1)})
+        try:
+            line = json.dumps(GREETING | change).encode() + b"\n" + encode(beat(1))
+            assert json.loads(await greeted(b, line)) == {"error": problem, "later": True}
             assert b.ears.heard == []
         finally:
             await b.stop()

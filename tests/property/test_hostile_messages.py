@@ -26,7 +26,7 @@ from jetstream.ingest.publishers.history import PublisherHistory
 from jetstream.ingest.subject_filter import SubjectFilter
 from metadata.api.requests import REQUESTS
 from metadata.api.wire import encode_error, parse_request
-from metadata.formation.notices import decode_notice
+from metadata.discovery.notices import decode_notice
 from metadata.stream_config import StreamConfig
 from tests.support.messages import counted, published
 

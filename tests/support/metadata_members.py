@@ -11,14 +11,18 @@ from typing import Final
 from envelope.errors import NotLeader
 from envelope.types import LogIndex, NodeId, Term
 from jetstream.log.disk.os_disk import OsDisk
+from metadata.node.members.changing_member import AsVoter, GroupMember
+from metadata.node.members.parts import MemberParts
 from metadata.node.members.voting_member import VotingMember
+from metadata.node.peers.addresses import AddressBook
 from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.peers.listening import PeerServer
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.storage.port import Storage
-from metadata.node.voter.voter import Voter
+from metadata.node.voter.voter import CommittedMembers, StateMachine, Voter
 from metadata.raft.proposals import AppliedProposals, ProposalId, decode_proposal, encode_proposal
 from metadata.raft.settings import RaftSettings
-from metadata.raft.state import Entry, Snapshot
+from metadata.raft.state import BEGINNING, Entry, Position, Snapshot
 
 WAIT_SECONDS: Final = 20.0
 MS: Final = 1_000_000
@@ -30,12 +34,17 @@ class Words:
 
     def __init__(self, snapshot: Snapshot, moved: Callable[[], None]) -> None:
         self.words: list[bytes] = []
-        self.index = LogIndex(0)
+        self.position = BEGINNING
+        self.members = CommittedMembers(LogIndex(0), None)
         self.restored = 0
         self._proposals = AppliedProposals()
         self._moved = moved
         if snapshot.index:
             self.restore(snapshot)
+
+    @property
+    def index(self) -> LogIndex:
+        return self.position.index
 
     def can_apply(self, payload: bytes) -> bool:
         return len(payload) > 16
@@ -43,7 +52,7 @@ class Words:
     def apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             assert entry.index == self.index + 1
-            self.index = entry.index
+            self.position = Position(entry.index, entry.term)
             if entry.payload:
                 proposal_id, word = decode_proposal(entry.payload)
                 if self._proposals.is_new(proposal_id):
@@ -55,7 +64,7 @@ class Words:
         length = int.from_bytes(snapshot.payload[:4], "little")
         self._proposals = AppliedProposals.decode(snapshot.payload[4 : 4 + length])
         self.words = snapshot.payload[4 + length :].split(b"\n")[:-1]
-        self.index = snapshot.index
+        self.position = Position(snapshot.index, snapshot.term)
         self.restored += 1
         self._moved()
 
@@ -89,6 +98,28 @@ def listening(address: Address) -> socket.socket:
     return found
 
 
+def founder(
+    name: NodeId,
+    voters: dict[NodeId, Address],
+    storage: Storage,
+    machine: StateMachine,
+    snapshot_log_bytes_min: int,
+) -> GroupMember:
+    """One of the voters with which a group begins."""
+    identity = PeerIdentity("test", name)
+    parts = MemberParts(
+        identity=identity,
+        disk_name=name,
+        server=PeerServer(identity),
+        addresses=AddressBook(voters),
+        machine=machine,
+        settings=FAST,
+        open_storage=lambda _: storage,
+        snapshot_log_bytes_min=snapshot_log_bytes_min,
+    )
+    return GroupMember(parts, AsVoter(name, frozenset(voters)), storage)
+
+
 class Member:
     """One member: its files and its address stay when it is stopped."""
 
@@ -100,7 +131,7 @@ class Member:
         self.address = Address(*self._socket.getsockname())
         self.words = Words(Snapshot(LogIndex(0), Term(0), b""), moved)
         self.task: asyncio.Task[None] | None = None
-        self._running: VotingMember | None = None
+        self._running: GroupMember | None = None
 
     @property
     def runs(self) -> bool:
@@ -109,7 +140,8 @@ class Member:
     @property
     def member(self) -> VotingMember:
         assert self._running is not None, f"{self.node_id} does not run"
-        return self._running
+        assert isinstance(self._running.part, VotingMember), f"{self.node_id} has no vote"
+        return self._running.part
 
     @property
     def voter(self) -> Voter:
@@ -123,14 +155,7 @@ class Member:
     ) -> None:
         storage = FileStorage.open(OsDisk(self.root), "metadata")
         self.words = Words(storage.load().snapshot, self._moved)
-        self._running = VotingMember(
-            identity=PeerIdentity("test", self.node_id),
-            voters=voters,
-            storage=wrapped(storage),
-            machine=self.words,
-            settings=FAST,
-            snapshot_log_bytes_min=snapshot_log_bytes_min,
-        )
+        self._running = founder(self.node_id, voters, wrapped(storage), self.words, snapshot_log_bytes_min)
         found, self._socket = self._socket or listening(self.address), None
         self.task = asyncio.create_task(self._running.run(found))
 

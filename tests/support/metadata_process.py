@@ -19,9 +19,10 @@ from envelope.errors import NotLeader, Overloaded
 from envelope.types import LogIndex, NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from metadata.node.members.voting_member import VotingMember
-from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.peers.dialling import Address
 from metadata.node.storage.file_storage import FileStorage
-from tests.support.metadata_members import FAST, Words, listening, named
+from metadata.node.voter.voter import Voter
+from tests.support.metadata_members import Words, founder, listening, named
 
 LOOPBACK = "127.0.0.1"
 SNAPSHOT_LOG_BYTES_MIN = 20_000
@@ -35,14 +36,13 @@ class Process:
         self._moved: asyncio.Event = asyncio.Event()
         storage = FileStorage.open(OsDisk(Path(settings["root"])), "metadata")
         self._words = Words(storage.load().snapshot, self._move)
-        self._member = VotingMember(
-            identity=PeerIdentity("test", NodeId(settings["name"])),
-            voters={NodeId(name): Address(LOOPBACK, port) for name, port in settings["voters"].items()},
-            storage=storage,
-            machine=self._words,
-            settings=FAST,
-            snapshot_log_bytes_min=SNAPSHOT_LOG_BYTES_MIN,
-        )
+        voters = {NodeId(name): Address(LOOPBACK, port) for name, port in settings["voters"].items()}
+        self._member = founder(NodeId(settings["name"]), voters, storage, self._words, SNAPSHOT_LOG_BYTES_MIN)
+
+    @property
+    def _voter(self) -> Voter:
+        assert isinstance(self._member.part, VotingMember), "a founder has a vote"
+        return self._member.part.voter
 
     def _move(self) -> None:
         self._moved.set()
@@ -66,7 +66,7 @@ class Process:
         writer.close()
 
     async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        voter = self._member.voter
+        voter = self._voter
         match request:
             case {"propose": str(word)}:
                 return await self._propose(word.encode())
@@ -81,7 +81,7 @@ class Process:
                 raise ValueError(f"no request: {request}")
 
     async def _propose(self, word: bytes) -> dict[str, Any]:
-        voter = self._member.voter
+        voter = self._voter
         index: LogIndex = voter.propose((named(word),)).first
         term = voter.term
         while self._words.index < index and voter.term == term and voter.leader is not None:

@@ -29,8 +29,7 @@ from jetstream.replica.wire import (
 )
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import Address, PeerIdentity
-from metadata.node.peers.voter_links import PeerNetwork
-from metadata.raft.messages.wire import Sent
+from metadata.node.peers.listening import PeerServer
 from tests.support.metadata_members import WAIT_SECONDS, listening
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -91,14 +90,9 @@ def fed(reader: WireReader, data: bytes) -> list[tuple[int, WireMessage]]:
     return complete
 
 
-class Deaf:
-    """A listener to messages of the metadata group, of which there are none."""
-
-    def received(self, message: Sent) -> None:
-        raise AssertionError("nobody sends these")
-
-    def disconnected(self, peer: NodeId, *, refused: bool) -> None:
-        """Of no interest."""
+async def _served(server: PeerServer, at: socket.socket) -> None:
+    async with server.listening(at):
+        await asyncio.Event().wait()
 
 
 class Story:
@@ -225,11 +219,11 @@ class SessionNode:
 
     def start(self, peers: dict[NodeId, Address]) -> None:
         self.socket.listen()  # a peer may dial before the task has begun
-        network = PeerNetwork(self.identity, peers)
+        server = PeerServer(self.identity)
         self._sessions = ReplicaSessions(self.identity, peers, self.story, self._settings, self._executor)
         self._running = [
-            asyncio.create_task(network.run(self.socket, Deaf())),
-            asyncio.create_task(self._sessions.run(network.server)),
+            asyncio.create_task(_served(server, self.socket)),
+            asyncio.create_task(self._sessions.run(server)),
         ]
 
     def listen_again(self) -> None:

@@ -61,8 +61,8 @@ class StewardedNode:
 
     @property
     def voter(self) -> Voter:
-        assert isinstance(self.group.member, VotingMember), f"{self.node_id} has no vote"
-        return self.group.member.voter
+        assert isinstance(self.group.member.part, VotingMember), f"{self.node_id} has no vote"
+        return self.group.member.part.voter
 
     @property
     def membership(self) -> Membership:

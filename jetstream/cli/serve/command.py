@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from envelope.errors import RequestError
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
 from jetstream.cli.output.background_lines import BackgroundLines, LogHandler
 from jetstream.cli.output.console import run_async
@@ -28,7 +29,6 @@ from jetstream.cli.serve.running import (
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
 from jetstream.node.settings.node_config import NodeConfig, load_config
-from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.admission.descriptors import raise_limit
 
 NATS_PORT_DEFAULT: Final = 4222
@@ -41,9 +41,20 @@ UP_EXAMPLES: Final = (
 )
 NODE_EXAMPLES: Final = (
     "jetstream node --config /etc/jetstream/node.toml",
-    "jetstream node --config node.toml --bootstrap-expect 3",
+    "jetstream node --init --data a --advertise 127.0.0.1:9401 --nats nats://127.0.0.1:4222",
+    "jetstream node --join --data b --advertise 127.0.0.1:9402 --nats nats://127.0.0.1:4222",
     "JETSTREAM_NODE_SOCKET__PORT=9393 jetstream node --config node.toml --json",
 )
+
+
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="Where other nodes reach this one, which listens there; without it nobody can join it.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +88,7 @@ class UpOptions:
             "--nats-port", min=0, max=65_535, help="Port of the embedded NATS server; 0: a free one."
         ),
     ] = NATS_PORT_DEFAULT
+    advertise: Advertise = None
     log_level: Annotated[
         str,
         typer.Option(
@@ -91,7 +103,8 @@ class UpOptions:
         """Return them as a node's settings."""
         socket = {"socket": {"port": self.port}} if self.port is not None else {}
         http = {"http": {"port": self.http_port}} if self.http_port is not None else {}
-        return {"data": self.data, "log_level": self.log_level, **socket, **http}
+        peers = {} if self.advertise is None else {"peers": _peers(self.advertise, is_first=True)}
+        return {"data": self.data, "log_level": self.log_level, **socket, **http, **peers}
 
 
 def up(
@@ -149,34 +162,67 @@ def _plan(
     )
 
 
-def node(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What may be said of a node without a file."""
+
     config: Annotated[
-        Path, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")
-    ],
-    bootstrap_expect: Annotated[
-        int | None,
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")
+    ] = None
+    init: Annotated[
+        bool,
         typer.Option(
-            "--bootstrap-expect",
-            metavar="N",
-            min=2,
-            max=EXPECTED_MAX,
-            help="Find the other nodes over NATS: the first N form the cluster, later ones join it.",
+            "--init", help="Begin the cluster, if this node has no data and none of its name answers."
         ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    ] = False
+    join: Annotated[
+        bool, typer.Option("--join", help="Join the cluster that answers over NATS; wait until one does.")
+    ] = False
+    advertise: Advertise = None
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where streams are kept.")] = None
+    node_id: Annotated[
+        str | None, typer.Option("--node-id", metavar="NAME", help="Its name; by default of its directory.")
+    ] = None
+    nats: Annotated[str | None, typer.Option("--nats", metavar="URL", help="NATS server to attach to.")] = (
+        None
+    )
+
+    def settings(self) -> dict[str, object]:
+        """Return them as a node's settings.
+
+        Raises:
+            RequestError: both of ``--init`` and ``--join``.
+        """
+        if self.init and self.join:
+            raise RequestError("choose --init or --join")
+        peers = _peers(self.advertise, is_first=self.init)
+        if self.join and not peers:
+            peers = {"init": False}
+        given: dict[str, object] = {
+            "data": self.data,
+            "node_id": self.node_id,
+            "peers": peers or None,
+            "nats": None if self.nats is None else {"urls": server_urls(self.nats)},
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _peers(advertise: str | None, *, is_first: bool) -> dict[str, object]:
+    said: dict[str, object] = {} if advertise is None else {"advertise": advertise}
+    return said | ({"init": True} if is_first else {})
+
+
+def node(options: NodeOptions, as_json: Json = False) -> None:
     """Run a node as its configuration file says: the form for production.
 
     Settings come from the file, then from the environment (JETSTREAM_NODE_…), which wins, then from options.
     An unknown key in any is an error. NATS is yours: this command starts none.
 
-    The voters of a cluster are named by peers.voters in the file, or agreed once, with --bootstrap-expect,
-    between the nodes that are there; after that the option makes no difference.
+    The first node of a cluster is told so with --init (peers.init), which makes no difference once it has
+    data. All others join: they find it over NATS by the name of the cluster. A node without any peers
+    settings is a cluster of its own, that nobody can join until it is started with --advertise.
     """
-    settings: dict[str, object] = {}
-    if bootstrap_expect is not None:
-        settings["peers"] = {"bootstrap_expect": bootstrap_expect}
-    run_async(_serve(settings, config, None, as_json))
+    run_async(_serve(options.settings(), options.config, None, as_json))
 
 
 async def _serve(

@@ -35,7 +35,7 @@ _DECIDED: Final = (
     "http__port",
     "peers__voters",
     "peers__advertise",
-    "peers__bootstrap_expect",
+    "peers__init",
     "nats__urls",
 )
 """Settings that are decided for each node here: the environment, which would win, must not say them."""

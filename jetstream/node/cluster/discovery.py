@@ -1,93 +1,73 @@
-"""How a node without a list of voters finds its cluster over NATS, or forms one with others.
+"""How nodes hear of each other over NATS, and how one without a list of voters finds its cluster.
 
-Nodes publish their notices (`metadata.formation`) on ``<api prefix>.discovery``, and all of them hear all.
-A node's promise, and the cluster it belongs to, are in its data directory before they are published:
-
-    name       content
-    formation  state file: ``promised``, the candidates of the only set that this node ever promises, and
-               ``formed``, the voters of its cluster; each empty until it is known
-
-`find_voters` takes the voters from the settings, from an earlier agreement, or from one made now over NATS.
-
-The agreement is in the data directory, and no discovery is needed again. A node belongs to one cluster for
-ever: settings that say something else are refused.
+Nodes publish their notices (`metadata.discovery`) on ``<api prefix>.discovery``, and all of them hear all. A
+node asks when it starts, and for as long as it is out of touch with the metadata group; those that run
+answer. So addresses that have changed are heard, and which members the group has now.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
-
-from envelope.errors import CorruptDataError, InvalidConfig, RemoteProtocolError, Unauthorized
-from envelope.types import MonotonicNs, NodeId
+from envelope.errors import RemoteProtocolError, Unauthorized
+from envelope.types import LogIndex, NodeId
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.log.disk.port import Disk
-from jetstream.log.disk.state_file import decode_state, read_whole, write_state
+from jetstream.node.cluster.member_record import read_record
+from jetstream.node.cluster.metadata_part import cluster_id_of, stored_log
+from jetstream.node.cluster.place import PlaceSettings, alone, place_of
 from jetstream.node.nats.link import NatsLink, ServiceRequest
 from jetstream.node.nats.watch import LinkWatch
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.task_group import task_group
-from jetstream.node.settings.node_config import NodeConfig, PeersConfig
-from jetstream.node.settings.peer_settings import PeerSettings, peer_token
-from metadata.formation.machine import (
-    SAY_INTERVAL_NS,
-    Formation,
-    FormationAction,
-    FormationRecord,
-    NoticeReceived,
-    Persist,
-    PublishNotice,
-    Tick,
-)
-from metadata.formation.notices import FormedVoter, FormedVoters, VoterCandidate, decode_notice, encode_notice
+from jetstream.node.settings.node_config import NodeConfig
+from jetstream.node.settings.peer_settings import PeerSettings
+from metadata.discovery.notices import NodePlace, Notice, decode_notice, encode_notice
+from metadata.discovery.search import ASK_INTERVAL_NS, Search
+from metadata.node.catalogue.group import MetadataQuorum
+from metadata.node.members.changing_member import AsObserver, AsVoter
 from metadata.node.peers.dialling import Address
+from metadata.node.voter.voter import CommittedMembers
 
 _log = logging.getLogger(__name__)
 
-FORMATION_FILE: Final = "formation"
 DISCOVERY_WORD: Final = "discovery"
 """Behind the API's prefix: where notices are published."""
 _NOTICES_WAITING_MAX: Final = 256
 """More are dropped: every notice comes again."""
-
-METADATA_DIRECTORY: Final = "metadata"
-"""Of a voter: where its metadata log is."""
-_RECORD: Final = TypeAdapter(FormationRecord)
+_ASK_AGAIN_SECONDS: Final = 1.0
+"""How often a node asks that is out of touch with the metadata group."""
 
 
-class Discovery:
-    """This node's part in discovery, on one connection to NATS; used on the loop's thread.
+class NoticeBoard:
+    """Notices to and from all nodes of a cluster, on one connection to NATS; used on the loop's thread."""
 
-    Attributes:
-        formation: what was agreed so far.
-    """
-
-    def __init__(
-        self, formation: Formation, link: NatsLink, prefix: str, cluster: str, token: str | None
-    ) -> None:
-        """Speak for ``formation``; `listen` begins.
-
-        Args:
-            formation: made with what `read_record` returned.
-            link: open.
-            prefix: of the request API.
-            cluster: notices of others are passed over.
-            token: of the peers.
-        """
-        self.formation = formation
+    def __init__(self, link: NatsLink, config: NodeConfig, peers: PeerSettings) -> None:
+        """Speak for a node; `listen` begins."""
+        token = peers.identity.token
         self._link = link
-        self._subject = f"{prefix}.{DISCOVERY_WORD}"
-        self._cluster = cluster
-        self._token = token
-        self._heard: asyncio.Queue[NoticeReceived] = asyncio.Queue(_NOTICES_WAITING_MAX)
+        self._subject = f"{config.api_prefix}.{DISCOVERY_WORD}"
+        self._cluster = config.cluster
+        self._token = None if token is None else token.get_secret_value()
+        self._heard: asyncio.Queue[Notice] = asyncio.Queue(_NOTICES_WAITING_MAX)
         self._warned: set[str] = set()
 
     async def listen(self) -> None:
         """Hear notices from now on."""
         await self._link.serve(self._subject, self._take)
+
+    async def publish(self, notice: Notice) -> None:
+        """Send a notice to all who listen; it may be lost."""
+        await self._link.publish(self._subject.encode(), encode_notice(notice, self._cluster, self._token))
+
+    async def next(self, seconds: float) -> Notice | None:
+        """Return the next notice that arrives, perhaps one of this node; None after so long without one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._heard.get()
+        return None
 
     def _take(self, message: ServiceRequest) -> None:
         try:
@@ -98,181 +78,154 @@ class Discovery:
                 _log.warning("a notice is passed over: %s", error.description)
             return
         if notice is not None and not self._heard.full():
-            self._heard.put_nowait(NoticeReceived(notice))
-
-    async def form(self, disk: Disk, clock: Clock) -> FormedVoters:
-        """Return the voters of this node's cluster, once there is one and that is durable here.
-
-        Raises:
-            InvalidConfig: nodes contradict each other, see `Formation.handle`.
-            StorageError: what was agreed cannot be kept.
-        """
-        shown: tuple[NodeId, ...] = ()
-        tick_at = clock.monotonic()
-        while not self.formation.formed:
-            heard = await self._next(tick_at, clock)
-            if heard is None:
-                tick_at = MonotonicNs(clock.monotonic() + SAY_INTERVAL_NS)
-            try:
-                actions = self.formation.handle(heard or Tick(), clock.monotonic())
-            except InvalidConfig:
-                # So that the other side knows, and publishes it too.
-                await self._publish(self.formation.announcement())
-                raise
-            for action in actions:
-                await self._perform(action, disk)
-            if self.formation.heard != shown:
-                shown = self.formation.heard
-                _log.info("forming a cluster of %d nodes: %s", self.formation.expected, ", ".join(shown))
-        voters = self.formation.formed
-        _log.info("the cluster is formed voters=%s", ",".join(voter.node_id for voter in voters))
-        return voters
-
-    async def answer(self, clock: Clock) -> None:
-        """Answer the nodes that look for the cluster, until cancelled."""
-        while True:
-            for action in self.formation.handle(await self._heard.get(), clock.monotonic()):
-                assert isinstance(action, PublishNotice), f"a cluster that is there decides nothing: {action}"
-                await self._publish(action)
-
-    async def _next(self, tick_at: MonotonicNs, clock: Clock) -> NoticeReceived | None:
-        """Return the next notice received, None when it is time to publish one."""
-        left_ns = tick_at - clock.monotonic()
-        if left_ns <= 0:
-            return None
-        try:
-            async with asyncio.timeout(left_ns / 1e9):
-                return await self._heard.get()
-        except TimeoutError:
-            return None
-
-    async def _perform(self, action: FormationAction, disk: Disk) -> None:
-        if isinstance(action, Persist):
-            await asyncio.to_thread(write_record, disk, action.record)
-            _log.info("formation: %s", self.formation)
-            action = action.then
-        await self._publish(action)
-
-    async def _publish(self, action: PublishNotice) -> None:
-        notice = encode_notice(action.notice, self._cluster, self._token)
-        await self._link.publish(self._subject.encode(), notice)
+            self._heard.put_nowait(notice)
 
 
-def read_record(disk: Disk) -> FormationRecord:
-    """Return what a node has promised, and which cluster it belongs to; blocks.
-
-    Raises:
-        CorruptDataError: the file is damaged; what was promised is not known any more.
-    """
-    if not disk.exists(FORMATION_FILE):
-        return FormationRecord()
-    try:
-        return _RECORD.validate_python(decode_state(read_whole(disk, FORMATION_FILE)))
-    except ValidationError as error:
-        raise CorruptDataError(f"{FORMATION_FILE} cannot be read: {error.error_count()} faults") from None
+def own_notice(peers: PeerSettings, directory: str, cluster_id: str | None) -> Notice:
+    """Return the notice of a node that knows nothing but itself, and of which cluster it is, or was."""
+    assert peers.address is not None, "a node that others cannot dial publishes nothing"
+    place = NodePlace(peers.identity.node_id, peers.address.host, peers.address.port)
+    return Notice(place, directory, cluster_id)
 
 
-def write_record(disk: Disk, record: FormationRecord) -> None:
-    """Replace what is kept; returns when it is durable.
+async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Clock) -> Notice | None:
+    """Return the notice of a node of the cluster; None: this node is to begin it.
 
-    Raises:
-        DiskFull, StorageError: as `write_state`.
-    """
-    write_state(disk, FORMATION_FILE, _RECORD.dump_python(record, mode="json"))
-
-
-async def find_voters(
-    config: NodeConfig, node_id: NodeId, directory: str, disk: OsDisk, clock: Clock
-) -> Mapping[NodeId, Address] | None:
-    """Return the voters if it is not the settings that name them, None if they do, or the node is alone.
-
-    Waits for as long as the nodes that are to form the cluster are not all there.
+    It has a connection of its own.
 
     Args:
         config: of the node.
-        node_id: of the node.
+        peers: of the node.
+        own: what it asks with, and whether it is to begin a cluster.
+        clock: the node's.
+
+    Raises:
+        InvalidConfig: as `Search.hear`.
+        UnavailableError: NATS cannot be reached.
+    """
+    looking = Search(replace(own, asks=True))
+    link = NatsLink(config.nats, LinkWatch("discovery", clock), Crash())
+    board = NoticeBoard(link, config, peers)
+    _log.info("looking for the cluster %s", config.cluster)
+    try:
+        await link.open()
+        async with task_group() as tasks:
+            supervised = tasks.create_task(link.supervise())
+            await board.listen()
+            while (question := looking.ask(clock.monotonic())) is not None:
+                await board.publish(question)
+                while not looking.is_over and (notice := await board.next(ASK_INTERVAL_NS / 1e9)):
+                    looking.hear(notice)
+            supervised.cancel()
+    finally:
+        await link.close()
+    if looking.found is None:
+        _log.info("the cluster %s is begun here", config.cluster)
+    else:
+        level = logging.WARNING if own.begins else logging.INFO
+        _log.log(level, "the cluster %s is there, and is joined: %s", config.cluster, looking.found.source)
+    return looking.found
+
+
+def hear(group: MetadataQuorum, notice: Notice) -> None:
+    """Tell the node's part of the metadata group what another node says."""
+    voters = {place.node_id: Address(place.host, place.port) for place in notice.voters}
+    source = Address(notice.source.host, notice.source.port)
+    group.hear(CommittedMembers(notice.as_of, notice.configuration), voters, {notice.source.node_id: source})
+
+
+async def find_place(
+    config: NodeConfig, peers: PeerSettings, directory: str, disk: OsDisk, clock: Clock
+) -> tuple[AsVoter | AsObserver, Notice | None]:
+    """Return the part with which the node begins in the metadata group, and what it has heard of that.
+
+    Waits for as long as no node of the cluster answers, if it has to ask.
+
+    Args:
+        config: of the node.
+        peers: of the node.
         directory: identity of its data directory.
         disk: that directory, locked.
         clock: the node's.
 
     Raises:
-        InvalidConfig: what was agreed contradicts the settings, or nodes contradict each other.
-        CorruptDataError: what was agreed cannot be read.
-        StorageError: it cannot be kept.
+        InvalidConfig: the directory contradicts the settings, or nodes contradict each other.
+        CorruptDataError: what the directory says of the metadata log cannot be read.
+        StorageError: the disk refused.
         UnavailableError: NATS cannot be reached.
     """
+    node_id = peers.identity.node_id
     record = await asyncio.to_thread(read_record, disk)
-    agreed = _mapping(record.formed)
-    peers = config.peers
-    if peers is None or peers.bootstrap_expect is None:
-        if agreed and (peers is None or peers.voters != agreed):
-            raise InvalidConfig(f"node {node_id} belongs to the cluster whose voters are {_shown(agreed)}")
-        return None
-    own = peers.address_of(node_id)
-    if agreed.get(node_id, own) != own:
-        raise InvalidConfig(
-            f"node {node_id} is a voter at {_place(agreed[node_id])}, and {_place(own)} by its settings"
+    log = None if record.member is not None else await asyncio.to_thread(stored_log, disk, node_id)
+    settings = PlaceSettings(
+        node_id=node_id,
+        directory=directory,
+        is_reachable=peers.address is not None,
+        voters=frozenset(peers.voters),
+    )
+    place = place_of(settings, record, log)
+    if place is not None:
+        return place, None
+    own = own_notice(peers, directory, record.cluster_id)
+    begins = peers.begins and record.cluster_id is None
+    found = await search(config, peers, replace(own, begins=begins), clock)
+    if found is None:
+        return alone(settings), None
+    return AsObserver(frozenset(voter.node_id for voter in found.voters)), found
+
+
+class Discovery:
+    """The node's part while it runs: it answers those who ask, and asks while it is out of touch itself."""
+
+    def __init__(self, board: NoticeBoard, own: Notice, group: MetadataQuorum) -> None:
+        """Speak for a node; ``own`` is its notice without what the group says."""
+        self._board = board
+        self._own = own
+        self._group = group
+        self._foreign: set[NodeId] = set()
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        await self._board.listen()
+        await self._board.publish(self._notice(asks=True))
+        while True:
+            notice = await self._board.next(_ASK_AGAIN_SECONDS)
+            if notice is not None:
+                await self._take(notice)
+            elif self._group.leader is None:
+                await self._board.publish(self._notice(asks=True))
+
+    async def _take(self, notice: Notice) -> None:
+        if notice.directory == self._own.directory:
+            return
+        source = notice.source
+        if self._is_foreign(notice):
+            if source.node_id not in self._foreign:
+                self._foreign.add(source.node_id)
+                _log.error("%s is of another cluster of this name: id=%s", source, notice.cluster_id)
+        elif source.node_id != self._own.source.node_id:
+            hear(self._group, notice)
+        if notice.asks:
+            await self._board.publish(self._notice(asks=False))
+
+    def _is_foreign(self, notice: Notice) -> bool:
+        return None not in (notice.cluster_id, self._cluster_id) and notice.cluster_id != self._cluster_id
+
+    @property
+    def _cluster_id(self) -> str | None:
+        return cluster_id_of(self._group.catalog) or self._own.cluster_id
+
+    def _notice(self, *, asks: bool) -> Notice:
+        told = self._group.told
+        voters = tuple(
+            NodePlace(node, address.host, address.port)
+            for node, address in sorted(self._group.voters_dialled.items())
         )
-    if not agreed:
-        if disk.exists(METADATA_DIRECTORY):
-            raise InvalidConfig(f"node {node_id} was alone, or a voter by peers.voters, and stays so")
-        candidate = VoterCandidate(node_id, directory, own.host, own.port)
-        agreed = _mapping(
-            await _formed(config=config, peers=peers, own=candidate, record=record, disk=disk, clock=clock)
+        return replace(
+            self._own,
+            cluster_id=self._cluster_id,
+            asks=asks,
+            voters=voters,
+            as_of=told.index if told.configuration is not None else LogIndex(0),
+            configuration=told.configuration,
         )
-    return agreed
-
-
-async def _formed(
-    config: NodeConfig,
-    peers: PeersConfig,
-    own: VoterCandidate,
-    record: FormationRecord,
-    disk: OsDisk,
-    clock: Clock,
-) -> FormedVoters:
-    """Form a cluster, or find it, on a connection to NATS of its own."""
-    assert peers.bootstrap_expect is not None, "somebody waits for others"
-    formation = Formation(own, peers.bootstrap_expect, record)
-    token = await asyncio.to_thread(peer_token, peers)
-    link = NatsLink(config.nats, LinkWatch("discovery", clock), Crash())
-    secret = None if token is None else token.get_secret_value()
-    discovery = Discovery(formation, link, config.api_prefix, config.cluster, secret)
-    try:
-        await link.open()
-        async with task_group() as tasks:
-            supervised = _supervised(link, tasks)
-            await discovery.listen()
-            formed = await discovery.form(disk, clock)
-            supervised.cancel()
-    finally:
-        await link.close()
-    return formed
-
-
-def _supervised(link: NatsLink, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
-    return tasks.create_task(link.supervise())
-
-
-def discovery_of(config: NodeConfig, peers: PeerSettings, directory: str, link: NatsLink) -> Discovery | None:
-    """Return the answerer to nodes that look for the cluster; None if this node is alone."""
-    own, token = peers.address, peers.identity.token
-    if own is None:
-        return None
-    voters = (FormedVoter(name, address.host, address.port) for name, address in peers.voters.items())
-    candidate = VoterCandidate(peers.identity.node_id, directory, own.host, own.port)
-    formation = Formation(candidate, 0, FormationRecord(formed=tuple(sorted(voters))))
-    secret = None if token is None else token.get_secret_value()
-    return Discovery(formation, link, config.api_prefix, config.cluster, secret)
-
-
-def _mapping(formed: FormedVoters) -> dict[NodeId, Address]:
-    return {voter.node_id: Address(voter.host, voter.port) for voter in formed}
-
-
-def _shown(voters: Mapping[NodeId, Address]) -> str:
-    return ", ".join(f"{name} at {_place(address)}" for name, address in sorted(voters.items()))
-
-
-def _place(address: Address) -> str:
-    return f"{address.host}:{address.port}"

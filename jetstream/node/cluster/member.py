@@ -1,7 +1,7 @@
 """The node as a member of its cluster: registered, with a lease, in touch with the others.
 
-A node that is alone has no sessions and needs no lease: it elects itself. The voters are known from the
-settings, other nodes from the catalogue, which says as well when they come and go.
+A node that others cannot dial has no sessions and needs no lease: it elects itself. The other nodes are known
+from the catalogue, which says as well when they come and go; the addresses that the settings say count more.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ from metadata.catalog.tables import RegisteredNode as CatalogNode
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.leases.controller_driver import ControllerDriver
 from metadata.node.leases.membership import Membership
-from metadata.node.peers.dialling import Address
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +57,8 @@ class ClusterMember:
         self._peers = peers
         self._node_id = peers.identity.node_id
         self._executor = executor
-        self._membership = Membership(group, self._node_id)
-        self._controller_driver = ControllerDriver(group, self._node_id) if group.is_voter else None
+        self._membership = Membership(group, self._node_id, is_alone=peers.address is None)
+        self._controller_driver = ControllerDriver(group, self._node_id)
         self._sessions: ReplicaSessions | None = None
         self._streams: NodeStreams | None = None
         self._timers = Timers(clock)
@@ -85,11 +84,10 @@ class ClusterMember:
         self._group.subscribe(streams)
         self._membership.on_resumed = streams.traffic.lease_resumed
         streams.traffic.membership = self._membership
-        others = {node: address for node, address in self._peers.voters.items() if node != self._node_id}
-        if others:
+        if self._peers.address is not None:
             self._sessions = ReplicaSessions(
                 self._peers.identity,
-                others,
+                {},
                 streams.traffic,
                 PeerSessionSettings(),
                 self._executor,
@@ -103,8 +101,7 @@ class ClusterMember:
             tasks.create_task(self._timers.run())
             if self._sessions is not None:
                 tasks.create_task(self._membership.run())
-                if self._controller_driver is not None:
-                    tasks.create_task(self._controller_driver.run())
+                tasks.create_task(self._controller_driver.run())
                 tasks.create_task(self._sessions.run(self._group.member.server))
 
     async def join(self, registration: RegisterNode, held: frozenset[Incarnation]) -> None:
@@ -168,11 +165,11 @@ class ClusterMember:
         """Return the nodes that can hold a new stream; None if another knows."""
         if self._sessions is None:
             return frozenset((self._node_id,))
-        return None if self._controller_driver is None else self._controller_driver.alive()
+        return self._controller_driver.alive()
 
     def ordered_election(self, stream: StreamName, node: NodeId) -> ChangeLeader:
         """Return the command for ``node`` to lead an offline stream: `ControllerDriver.ordered_election`."""
-        if self._controller_driver is None or self._sessions is None:
+        if self._sessions is None:
             raise NotLeader("only who leads the metadata log of a cluster can say who is dead")
         return self._controller_driver.ordered_election(stream, node)
 
@@ -201,14 +198,15 @@ class ClusterMember:
         self._look_for_itself()
 
     def _meet(self, node: CatalogNode) -> None:
-        if self._sessions is None or node.node_id == self._node_id or node.node_id in self._peers.voters:
+        if self._sessions is None or node.node_id == self._node_id:
             return
-        if node.peer_host is not None and node.peer_port is not None:
-            self._sessions.meet(node.node_id, Address(node.peer_host, node.peer_port))
+        address = self._group.address_of(node.node_id)
+        if address is not None:
+            self._sessions.meet(node.node_id, address)
 
     def _part(self, node_id: NodeId) -> None:
-        """Close the session with a node that was removed; voters are not removed."""
-        if self._sessions is not None and node_id not in self._peers.voters:
+        """Close the session with a node that was removed."""
+        if self._sessions is not None:
             self._sessions.part(node_id)
             self._membership.heard(node_id)
 

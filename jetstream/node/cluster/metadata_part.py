@@ -2,35 +2,136 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from typing import Final
 
 from envelope.errors import InternalError, InvalidConfig
+from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.node.cluster.discovery import METADATA_DIRECTORY
+from jetstream.node.cluster.member_record import read_record, write_record
+from jetstream.node.cluster.place import StoredLog
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.settings.peer_settings import PeerSettings
+from metadata.catalog.catalog import Catalog
+from metadata.catalog.events import Events
+from metadata.members import member_name
 from metadata.node.catalogue.group import MetadataQuorum
+from metadata.node.catalogue.replicated_catalog import last_registration
+from metadata.node.members.changing_member import AsObserver, AsVoter
+from metadata.node.peers.addresses import AddressBook
+from metadata.node.storage.file_storage import FileStorage
+from metadata.node.storage.port import Storage
+
+METADATA_DIRECTORY: Final = "metadata"
+"""Where the metadata log is of a node that is, or has been, a voter."""
 
 
-async def open_metadata(disk: OsDisk, peers: PeerSettings, *, is_new: bool) -> MetadataQuorum:
-    """Return the node's part of the metadata group; a data node keeps nothing of it on disk.
+def stored_log(disk: OsDisk, node_id: NodeId) -> StoredLog | None:
+    """Return what the metadata log says of the node; None: there is none, or nothing was promised; blocks.
 
     Raises:
-        InvalidConfig: the node had a vote, or was alone, when it wrote this directory, and is not now, or the
-            other way round.
+        CorruptDataError: bytes that had been durable are damaged or missing.
+        StorageError: the disk refused.
+    """
+    if not disk.exists(METADATA_DIRECTORY):
+        return None
+    with closing(FileStorage.open(disk, METADATA_DIRECTORY, create=False)) as storage:
+        stored = storage.load()
+    if stored.is_blank:
+        return None
+    registered = last_registration(stored.snapshot, stored.entries, node_id)
+    return StoredLog(None if registered is None else registered.peer_host is not None)
+
+
+async def open_metadata(
+    disk: OsDisk,
+    peers: PeerSettings,
+    directory: str,
+    begin: AsVoter | AsObserver,
+    *,
+    is_new: bool,
+) -> MetadataQuorum:
+    """Return the node's part of the metadata group.
+
+    Args:
+        disk: the data directory.
+        peers: of the node.
+        directory: identity of the data directory.
+        begin: the part.
+        is_new: nothing says that a founder's log must be there.
+
+    Raises:
         Exception: as `MetadataQuorum.open`.
     """
-    if peers.is_voter:
-        return await MetadataQuorum.open(
-            disk, METADATA_DIRECTORY, peers.identity, peers.voters, create=is_new
-        )
-    if disk.exists(METADATA_DIRECTORY):
-        raise InvalidConfig(
-            f"node {peers.identity.node_id} was a voter, or alone, and is none of peers.voters now: what its "
-            "directory holds of the metadata log may be needed there"
-        )
-    return MetadataQuorum.observing(peers.identity, peers.voters)
+    founders = begin.founders if isinstance(begin, AsVoter) else frozenset()
+
+    def open_storage(name: NodeId) -> Storage:
+        """Open what this disk has, and keep under which name, before anything is promised under it."""
+        record = read_record(disk)
+        create = record.member is None and (is_new or not founders)
+        storage = FileStorage.open(disk, METADATA_DIRECTORY, create=create)
+        if record.member is None:
+            write_record(disk, replace(record, member=name, founders=tuple(sorted(founders))))
+        return storage
+
+    node_id = peers.identity.node_id
+    own = {} if peers.address is None else {node_id: peers.address}
+    addresses = AddressBook({**own, **peers.voters})
+    return await MetadataQuorum.open(
+        peers.identity, begin, addresses, member_name(node_id, directory), open_storage
+    )
+
+
+def keep_cluster_id(group: MetadataQuorum, disk: OsDisk) -> None:
+    """Keep the id of the cluster in the directory, which belongs to it from then on, once it has one.
+
+    A write of some bytes, once in the life of a directory: the loop waits for it.
+    """
+    keeper = _ClusterIdKeeper(group, disk)
+    group.subscribe(keeper)
+    keeper.restored()
+
+
+def cluster_id_of(catalog: Catalog) -> str | None:
+    """Temporary."""
+    row = getattr(catalog, "cluster", None)
+    return None if row is None else row.cluster_id
+
+
+class _ClusterIdKeeper:
+    """A `CatalogListener`; see `keep_cluster_id`."""
+
+    def __init__(self, group: MetadataQuorum, disk: OsDisk) -> None:
+        self._group = group
+        self._disk = disk
+        self._is_kept = False
+
+    def applied(self, events: Events) -> None:
+        """See `CatalogListener.applied`."""
+        del events
+        self.restored()
+
+    def restored(self) -> None:
+        """See `CatalogListener.restored`.
+
+        Raises:
+            InvalidConfig: the directory is of another cluster.
+        """
+        if self._is_kept:
+            return
+        cluster_id = cluster_id_of(self._group.catalog)
+        if cluster_id is None:
+            return
+        record = read_record(self._disk)
+        if record.cluster_id not in (None, cluster_id):
+            raise InvalidConfig(
+                f"the directory is of cluster {record.cluster_id}, and this is {cluster_id}", field="data"
+            )
+        if record.cluster_id is None:
+            write_record(self._disk, replace(record, cluster_id=cluster_id))
+        self._is_kept = True
 
 
 @asynccontextmanager

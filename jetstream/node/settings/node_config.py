@@ -37,7 +37,6 @@ from envelope.subjects import is_literal, validated_pattern
 from envelope.types import NodeId
 from jetstream.fetch.catch_up_scheduler import CATCH_UP_SHARE_DEFAULT
 from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
-from metadata.formation.notices import EXPECTED_MAX
 from metadata.node.peers.dialling import Address
 from metadata.stream_config import Retention
 
@@ -266,14 +265,15 @@ Voters = Annotated[dict[Name, Annotated[Address, BeforeValidator(_address)]], Fi
 
 
 class PeersConfig(_Section):
-    """The voters of the cluster, this node's place in it, and how nodes know each other."""
+    """How this node gets into its cluster, and how nodes know each other."""
 
+    init: bool = False
+    """Whether a node without data begins the cluster, if none of this name answers; said of one node only.
+    Without it and without ``voters`` a node joins the cluster of this name that it hears over NATS."""
     voters: Voters | None = None
-    """Every voter of the metadata log by its id and the address it is dialled at, the same on all nodes and
-    for ever: an odd number, three or five. A node that is none of them is a data node. None: the nodes find
-    each other, see ``bootstrap_expect``."""
-    bootstrap_expect: Annotated[int, Field(ge=2, le=EXPECTED_MAX)] | None = None
-    """So many nodes that find each other over NATS become the voters, once; later ones are data nodes."""
+    """The nodes with which the cluster begins, all at once and without ``init``: each by its id and the
+    address it is dialled at, the same on all nodes; three or five. Once the cluster is there its controller
+    says who votes."""
     advertise: Annotated[Address, BeforeValidator(_address)] | None = None
     """Where other nodes dial this one, if ``voters`` does not say; None: at the host and port where it
     listens."""
@@ -295,10 +295,10 @@ class PeersConfig(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _with_one_token(self)
-        if (self.voters is None) == (self.bootstrap_expect is None):
-            raise ValueError("choose voters or bootstrap_expect")
         if self.voters is None:
             return self
+        if self.init:
+            raise ValueError("choose init or voters")
         if len(set(self.voters.values())) < len(self.voters):
             raise ValueError("two voters have one address")
         if self.advertise in self.voters.values():
@@ -323,10 +323,9 @@ class PeersConfig(_Section):
             return self.advertise
         host, port = self.host, PEER_PORT if self.port is None else self.port
         if host is None or host in _EVERYWHERE or port == 0:
-            known = f"is none of peers.voters ({', '.join(sorted(voters))}), and so a data node"
-            why = known if voters else "finds its cluster by itself"
+            known = f" is none of peers.voters ({', '.join(sorted(voters))})" if voters else ""
             raise InvalidConfig(
-                f"node {node_id} {why}: peers.advertise must say at which host:port other nodes reach it"
+                f"node {node_id}{known}: peers.advertise must say at which host:port other nodes reach it"
             )
         return Address(host, port)
 
@@ -380,10 +379,10 @@ class NodeConfig(BaseSettings):
     def _reachable(self) -> Self:
         if self.peers is None:
             return self
-        if self.node_id is None:
-            raise ValueError("a node with peers needs a node_id")
+        if self.node_id is None and self.peers.voters is not None:
+            raise ValueError("a node with peers.voters needs a node_id")
         try:
-            self.peers.address_of(self.node_id)
+            self.peers.address_of(self.node_id or NodeId("without a node_id"))
         except InvalidConfig as error:
             raise ValueError(error.description) from None
         return self

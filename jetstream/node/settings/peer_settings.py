@@ -4,7 +4,6 @@ import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from pydantic import SecretStr
 
@@ -22,9 +21,6 @@ from metadata.node.peers.dialling import Address, PeerIdentity
 
 _log = logging.getLogger(__name__)
 
-_UNREACHED: Final = Address("", 0)
-"""Of a node that is alone: nobody dials it."""
-
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
@@ -32,7 +28,8 @@ class PeerSettings:
 
     Attributes:
         identity: who it is to other nodes.
-        voters: all voters of the metadata log with the addresses they are dialled at; a data node is none.
+        voters: the nodes with which the settings say that the cluster begins, with their addresses.
+        begins: whether the node begins a cluster if it has no data and none is there.
         listen: where it listens for other nodes; None if it is alone and opens no such port.
         address: where other nodes dial this one; None if it is alone.
         catch_up_bytes: that it serves each second to replicas that are not in sync; None is without a limit.
@@ -43,11 +40,7 @@ class PeerSettings:
     listen: Address | None
     address: Address | None
     catch_up_bytes: int | None = None
-
-    @property
-    def is_voter(self) -> bool:
-        """Whether it has a vote in the metadata log."""
-        return self.identity.node_id in self.voters
+    begins: bool = False
 
     def listening(self) -> socket.socket | None:
         """Return a socket that listens for other nodes, None if it is alone.
@@ -65,15 +58,12 @@ class PeerSettings:
             raise UnavailableError(f"cannot listen for peers on {host}:{port}: {error}") from None
 
 
-def peer_settings(
-    config: NodeConfig, node_id: NodeId, formed: Mapping[NodeId, Address] | None = None
-) -> PeerSettings:
+def peer_settings(config: NodeConfig, node_id: NodeId) -> PeerSettings:
     """Read certificate, authorities and token; blocks, for the start. Without ``[peers]`` the node is alone.
 
     Args:
         config: of the node.
         node_id: of the node.
-        formed: the voters, if the settings do not name them.
 
     Raises:
         InvalidConfig: a file that is not there, or is not what it should be; nodes that everybody could join
@@ -81,14 +71,13 @@ def peer_settings(
     """
     peers = config.peers
     if peers is None:
-        return PeerSettings(PeerIdentity(config.cluster, node_id), {node_id: _UNREACHED}, None, None)
+        return PeerSettings(PeerIdentity(config.cluster, node_id), {}, None, None)
     own = peers.address_of(node_id)
     listen = Address(peers.host or own.host, own.port if peers.port is None else peers.port)
-    voters = peers.voters or formed
-    assert voters, "a cluster has voters"
+    voters = peers.voters or {}
     exposed = any(address.host not in LOOPBACK for address in (own, listen, *voters.values()))
     identity = _identity(config.cluster, node_id, peers, exposed=exposed)
-    return PeerSettings(identity, voters, listen, own, peers.catch_up_bytes)
+    return PeerSettings(identity, voters, listen, own, peers.catch_up_bytes, begins=peers.init)
 
 
 def peer_token(peers: PeersConfig) -> SecretStr | None:

@@ -18,30 +18,31 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from envelope.errors import DeadlinePassed, DiskFull, InvalidConfig, RequestError
+from envelope.errors import DeadlinePassed, DiskFull, InternalError, RequestError
 from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import Command, encode_command
+from metadata.catalog.events import Events, NodeRegistered
+from metadata.catalog.tables import RegisteredNode
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_LOG_BYTES_MIN
 from metadata.node.catalogue.replicated_catalog import (
     Applied,
     CatalogListener,
     ReplicatedCatalog,
-    last_registration,
+    registered_addresses,
 )
-from metadata.node.members.observing_member import ObserverMember
-from metadata.node.members.port import MetadataMember
-from metadata.node.members.voting_member import VotingMember
+from metadata.node.members.changing_member import AsObserver, AsVoter, GroupMember
+from metadata.node.members.parts import MemberParts
+from metadata.node.peers.addresses import AddressBook
 from metadata.node.peers.dialling import Address, PeerIdentity
-from metadata.node.storage.disk_port import MetadataDisk
-from metadata.node.storage.file_storage import FileStorage
-from metadata.node.storage.port import Storage, Stored
+from metadata.node.peers.listening import PeerServer
+from metadata.node.storage.port import INITIAL_SNAPSHOT, Storage, Stored
+from metadata.node.voter.voter import CommittedMembers
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import RaftSettings
-from metadata.raft.state import Snapshot
 
 _RETRY_SECONDS: Final = 0.25
 """After so long without an outcome a command is sent again, a new leader or not: it may be lost."""
@@ -56,10 +57,20 @@ class MetadataQuorum:
         member: this node's part of the group; its ``run`` does the work.
     """
 
-    def __init__(self, state: ReplicatedCatalog, member: MetadataMember) -> None:
-        """Use a member whose state machine is ``state``; `run` or `stop` closes it."""
+    def __init__(
+        self,
+        state: ReplicatedCatalog,
+        parts: MemberParts,
+        begin: AsVoter | AsObserver,
+        storage: Storage | None = None,
+    ) -> None:
+        """Take part as ``begin`` says, with this state machine; `run` or `stop` closes the storage."""
         self._state = state
-        self.member = member
+        self._addresses = parts.addresses
+        self.member = GroupMember(parts, begin, storage)
+        state.on_members = self.member.members_changed
+        state.subscribe(self)
+        self.restored()
 
     @classmethod
     def voting(
@@ -70,11 +81,11 @@ class MetadataQuorum:
         settings: RaftSettings,
         snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
     ) -> "MetadataQuorum":
-        """Go on with what a voter's storage holds, and own it; `run` or `stop` closes it.
+        """Go on with what a founder's storage holds, and own it; `run` or `stop` closes it.
 
         Args:
-            identity: this member's.
-            voters: all members with their addresses, this one too; the same for all of them and for ever.
+            identity: this node's.
+            voters: the nodes with which the group began, with their addresses, this one too.
             storage: belongs to the group from now on.
             settings: times and limits.
             snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
@@ -83,10 +94,17 @@ class MetadataQuorum:
             CorruptDataError: its snapshot is damaged.
         """
         state = ReplicatedCatalog(storage.load().snapshot)
-        member = VotingMember(
-            identity, voters, storage, state, settings, snapshot_log_bytes_min=snapshot_log_bytes_min
+        parts = MemberParts(
+            identity=identity,
+            disk_name=identity.node_id,
+            server=PeerServer(identity),
+            addresses=AddressBook(voters),
+            machine=state,
+            settings=settings,
+            open_storage=_no_storage,
+            snapshot_log_bytes_min=snapshot_log_bytes_min,
         )
-        return cls(state, member)
+        return cls(state, parts, AsVoter(identity.node_id, frozenset(voters)), storage)
 
     @classmethod
     def observing(
@@ -95,59 +113,121 @@ class MetadataQuorum:
         voters: Mapping[NodeId, Address],
         settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
     ) -> "MetadataQuorum":
-        """Begin to keep up with a group without a vote in it; nothing of that is kept on disk.
+        """Begin to keep up with a group, without a vote in it for ever; nothing of that is kept on disk.
 
         Args:
-            identity: this member's.
-            voters: all voters with their addresses, this node none of them.
+            identity: this node's.
+            voters: nodes with a vote with their addresses, this node none of them.
             settings: times, those of the voters.
         """
-        state = ReplicatedCatalog(Snapshot(LogIndex(0), Term(0), b""))
-        return cls(state, ObserverMember(identity, voters, state, settings))
+        state = ReplicatedCatalog(INITIAL_SNAPSHOT)
+        parts = MemberParts(
+            identity=identity,
+            disk_name=identity.node_id,
+            server=PeerServer(identity),
+            addresses=AddressBook(voters),
+            machine=state,
+            settings=settings,
+            open_storage=_no_storage,
+        )
+        return cls(state, parts, AsObserver(frozenset(voters)))
 
     @classmethod
     async def open(
         cls,
-        disk: MetadataDisk,
-        directory: str,
         identity: PeerIdentity,
-        voters: Mapping[NodeId, Address],
+        begin: AsVoter | AsObserver,
+        addresses: AddressBook,
+        disk_name: NodeId,
+        open_storage: Callable[[NodeId], Storage],
         settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
-        *,
-        create: bool,
     ) -> "MetadataQuorum":
-        """Open a voter's storage in ``directory``, on a thread, and go on with what it holds.
+        """Take part as ``begin`` says, and from then on as the group does.
 
         Args:
-            disk: where.
-            directory: relative to the disk; its parent exists.
-            identity: this member's.
-            voters: as of making one.
+            identity: this node's.
+            begin: a voter, whose storage is opened on a thread, or an observer.
+            addresses: where other nodes are; the catalogue's are added.
+            disk_name: of the member that this node is, if it becomes one.
+            open_storage: see `MemberParts`.
             settings: times and limits.
-            create: False if the storage must be there, because other things on this disk say so.
 
         Raises:
             CorruptDataError: bytes that had been durable are damaged or missing; nothing was changed.
             StorageError: the disk refused.
             DiskFull: there is no room to begin.
-            InvalidConfig: the node was alone when it wrote this and is not now, or the other way round:
-                voters without its entries could outvote it, or it would commit what others never had.
         """
-
-        def opened() -> FileStorage:
-            storage = FileStorage.open(disk, directory, create=create)
-            with contextlib.ExitStack() as unless_right:
-                unless_right.callback(storage.close)
-                _check_company(storage.load(), identity.node_id, alone=len(voters) == 1)
-                unless_right.pop_all()
-            return storage
-
-        storage = await asyncio.to_thread(opened)
+        storage: Storage | None = None
         with contextlib.ExitStack() as unless_made:
-            unless_made.callback(storage.close)
-            group = cls.voting(identity, voters, storage, settings)
+            stored: Stored | None = None
+            if isinstance(begin, AsVoter):
+                storage = await asyncio.to_thread(open_storage, begin.name)
+                unless_made.callback(storage.close)
+                stored = storage.load()
+                for node, address in registered_addresses(stored.snapshot, stored.entries):
+                    addresses.hear(node, address)
+            state = ReplicatedCatalog(INITIAL_SNAPSHOT if stored is None else stored.snapshot)
+            parts = MemberParts(
+                identity=identity,
+                disk_name=disk_name,
+                server=PeerServer(identity),
+                addresses=addresses,
+                machine=state,
+                settings=settings,
+                open_storage=open_storage,
+            )
+            group = cls(state, parts, begin, storage)
             unless_made.pop_all()
         return group
+
+    # --- the CatalogListener, of where nodes are --------------------------------------------------
+
+    def applied(self, events: Events) -> None:
+        """See `CatalogListener.applied`."""
+        for event in events:
+            if isinstance(event, NodeRegistered):
+                self._hear(event.node)
+
+    def restored(self) -> None:
+        """See `CatalogListener.restored`."""
+        for node in self.catalog.nodes():
+            self._hear(node)
+
+    # --- what other nodes say ---------------------------------------------------------------------
+
+    @property
+    def told(self) -> CommittedMembers:
+        """The members of the group, as far as this node has applied its log."""
+        return self._state.members
+
+    @property
+    def voters_dialled(self) -> dict[NodeId, Address]:
+        """Where the voters are, those of whom that is known."""
+        found = {voter: self.address_of(voter) for voter in self.voters}
+        return {voter: address for voter, address in found.items() if address is not None}
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Return where ``node`` is dialled, None if that is not known here."""
+        return self._addresses.of(node)
+
+    def hear(
+        self, told: CommittedMembers, voters: Mapping[NodeId, Address], others: Mapping[NodeId, Address]
+    ) -> None:
+        """Handle what another node of the cluster says.
+
+        Args:
+            told: the members, as far as it has applied the log; index 0 if that has named none yet.
+            voters: the nodes with a vote there, and where it dials them; none if it does not know.
+            others: where other nodes are, by their own word.
+        """
+        for node, address in (*voters.items(), *others.items()):
+            self._addresses.hear(node, address)
+        if voters:
+            self.member.hear(told, voters)
+
+    def _hear(self, node: RegisteredNode) -> None:
+        if node.peer_host is not None and node.peer_port is not None:
+            self._addresses.hear(node.node_id, Address(node.peer_host, node.peer_port))
 
     @property
     def catalog(self) -> Catalog:
@@ -179,8 +259,8 @@ class MetadataQuorum:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this member has a vote, and so may lead."""
-        return isinstance(self.member, VotingMember)
+        """Whether this node takes part in what is decided, or is about to."""
+        return self.member.is_voter
 
     def subscribe(self, listener: CatalogListener) -> None:
         """Call ``listener`` for every entry that is applied here from now on, for as long as the group runs.
@@ -274,10 +354,5 @@ class MetadataQuorum:
         return self.catalog
 
 
-def _check_company(stored: Stored, node_id: NodeId, *, alone: bool) -> None:
-    registered = last_registration(stored.snapshot, stored.entries, node_id)
-    if registered is None or alone == (registered.peer_host is None):
-        return
-    if alone:
-        raise InvalidConfig(f"node {node_id} is a voter of a cluster: it cannot go on without its peers")
-    raise InvalidConfig(f"node {node_id} was alone: its metadata cannot become that of a cluster")
+def _no_storage(name: NodeId) -> Storage:
+    raise InternalError(f"{name} has no storage")

@@ -19,7 +19,7 @@ Invariant:
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -33,9 +33,11 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import RegisterNode, decode_command
 from metadata.catalog.events import CommandRefused, Event, Events
 from metadata.catalog.tables import RegisteredNode
-from metadata.raft.configuration import CONFIGURATION_ID
+from metadata.node.peers.dialling import Address
+from metadata.node.voter.voter import CommittedMembers
+from metadata.raft.configuration import CONFIGURATION_ID, configuration_in
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, AppliedProposals, ProposalId, decode_proposal
-from metadata.raft.state import Entry, Snapshot
+from metadata.raft.state import Entry, Position, Snapshot
 
 _MAGIC: Final = b"JSRM"
 _HEADER: Final = struct.Struct("<4sII")
@@ -82,7 +84,15 @@ class CatalogListener(Protocol):
 
 
 class ReplicatedCatalog:
-    """The `StateMachine` of the metadata group; see the module."""
+    """The `StateMachine` of the metadata group; see the module.
+
+    It outlives the member that feeds it: what a voter brings that an observer has brought before is skipped.
+
+    Attributes:
+        position: of the last entry that was applied.
+        members: those of the group, as of there.
+        on_members: called when they have changed, behind everything else.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Begin with what a snapshot holds; the one of index 0 holds nothing.
@@ -91,6 +101,9 @@ class ReplicatedCatalog:
             CorruptDataError: it is damaged.
         """
         self._catalog, self._proposals = _decoded(snapshot)
+        self.position = Position(snapshot.index, snapshot.term)
+        self.members = CommittedMembers(snapshot.index, snapshot.configuration)
+        self.on_members: Callable[[], None] = lambda: None
         self._listeners: list[CatalogListener] = []
         self._waiting: dict[ProposalId, asyncio.Future[Applied]] = {}
         self._moved = asyncio.Event()
@@ -136,15 +149,28 @@ class ReplicatedCatalog:
         Raises:
             CorruptDataError: an entry holds what no version of the catalogue proposed.
         """
+        members = self.members
         for entry in entries:
+            if entry.index <= self.position.index:
+                continue
             if entry.is_for_the_voters:
                 self._catalog.skip(entry.index)
+                configuration = configuration_in(entry.payload)
+                if configuration is not None:
+                    self.members = CommittedMembers(entry.index, configuration)
             else:
                 self._apply(entry)
+            self.position = Position(entry.index, entry.term)
         self._moved.set()
+        if self.members != members:
+            self.on_members()
 
     def restore(self, snapshot: Snapshot) -> None:
         """See `StateMachine.restore`; errors as of making one."""
+        if snapshot.index <= self.position.index:
+            return
+        self.position = Position(snapshot.index, snapshot.term)
+        self.members = CommittedMembers(snapshot.index, snapshot.configuration)
         catalog, self._proposals = _decoded(snapshot)
         self._catalog.become(catalog)
         for proposal_id in tuple(self._waiting):
@@ -154,6 +180,7 @@ class ReplicatedCatalog:
         self._moved.set()
         for listener in self._listeners:
             listener.restored()
+        self.on_members()
 
     def snapshot(self) -> bytes:
         """See `StateMachine.snapshot`."""
@@ -212,12 +239,28 @@ def last_registration(
     Raises:
         CorruptDataError: snapshot or entry is damaged.
     """
-    for entry in reversed(entries):
+    return _registrations(snapshot, entries).get(node_id)
+
+
+def registered_addresses(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[tuple[NodeId, Address]]:
+    """Yield where each node of this log is, by its last registration, committed or not; errors as above."""
+    for node_id, registered in _registrations(snapshot, entries).items():
+        if registered.peer_host is not None and registered.peer_port is not None:
+            yield node_id, Address(registered.peer_host, registered.peer_port)
+
+
+def _registrations(
+    snapshot: Snapshot, entries: Sequence[Entry]
+) -> dict[NodeId, RegisteredNode | RegisterNode]:
+    found: dict[NodeId, RegisteredNode | RegisterNode] = {}
+    for node in _decoded(snapshot)[0].nodes():
+        found[node.node_id] = node
+    for entry in entries:
         if not entry.is_for_the_voters and b'"register_node"' in entry.payload:
             command = decode_command(_command_in(entry.payload), entry.index)
-            if isinstance(command, RegisterNode) and command.node_id == node_id:
-                return command
-    return _decoded(snapshot)[0].node(node_id)
+            if isinstance(command, RegisterNode):
+                found[command.node_id] = command
+    return found
 
 
 def _command_in(payload: bytes) -> bytes:

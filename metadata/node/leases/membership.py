@@ -36,12 +36,17 @@ class Membership:
     """See the module; one on every node, made on the event loop it runs on.
 
     Attributes:
-        lease: this node's, for all its leaders; without limit if the group has no other voter.
+        lease: this node's, for all its leaders; without limit if no other node can ever be there.
         on_resumed: called on the loop when a lease that had lapsed, or was never there, is valid again.
     """
 
     def __init__(
-        self, group: MetadataQuorum, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
+        self,
+        group: MetadataQuorum,
+        node_id: NodeId,
+        settings: ControllerSettings = _DEFAULT_SETTINGS,
+        *,
+        is_alone: bool = False,
     ) -> None:
         """Listen to ``group``; `run` sends, and `begin` lets it ask for leases.
 
@@ -49,8 +54,10 @@ class Membership:
             group: this node's; made, and not stopped before this.
             node_id: this node.
             settings: the same on all nodes.
+            is_alone: no other node can ever be there: nothing is asked of anybody.
         """
-        self.lease: Lease = unlimited() if group.member.is_alone else Lease()
+        self.lease: Lease = unlimited() if is_alone else Lease()
+        self._is_alone = is_alone
         self.on_resumed: Callable[[], None] = lambda: None
         self._group = group
         self._node_id = node_id
@@ -85,7 +92,7 @@ class Membership:
         Raises:
             StreamOffline: the metadata leader has not answered within `CONFIRM_SECONDS_MAX`.
         """
-        if self._group.member.is_alone:
+        if self._is_alone:
             return
         waiter = asyncio.get_running_loop().create_future()
         waiting = (now(), waiter)

@@ -8,7 +8,7 @@ observers to the metadata leader, about leases and commands, are handed on like 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -36,7 +36,6 @@ class Observers:
     def __init__(
         self,
         node_id: NodeId,
-        voters: Collection[NodeId],
         answer: Callable[[Observe], ObserverAnswer | None],
         led: Callable[[], tuple[NodeId | None, Term]],
         status_interval_ns: int,
@@ -45,13 +44,11 @@ class Observers:
 
         Args:
             node_id: this voter.
-            voters: all voters, none of which observes.
             answer: returns what an observer lacks, None while that is nothing.
             led: returns leader and term.
             status_interval_ns: how often observers get these, while nothing changes.
         """
         self._node_id = node_id
-        self._voters = frozenset(voters)
         self._answer = answer
         self._led = led
         self._status_seconds = status_interval_ns / _NS_PER_SECOND
@@ -74,13 +71,16 @@ class Observers:
 
     async def run(self) -> None:
         """Send the leader to all observers at short intervals, while there are any, until cancelled."""
-        while True:
-            if not len(self._outlets):
-                self._has_come.clear()
-                await self._has_come.wait()
-            await asyncio.sleep(self._status_seconds)
-            self._send_status_to_all()
-            self._answer_all()
+        try:
+            while True:
+                if not len(self._outlets):
+                    self._has_come.clear()
+                    await self._has_come.wait()
+                await asyncio.sleep(self._status_seconds)
+                self._send_status_to_all()
+                self._answer_all()
+        finally:
+            self._outlets.cut()
 
     def moved(self) -> None:
         """Handle that something was applied, or that the leader has changed."""
@@ -88,9 +88,9 @@ class Observers:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._send_news)
 
-    def send(self, message: Sent) -> None:
-        """Send to an observer, now or never."""
-        self._outlets.send(message)
+    def send(self, message: Sent) -> bool:
+        """Send to an observer, now or never; return whether it is one, and is connected."""
+        return message.target in self._outlets and self._outlets.send(message)
 
     def _send_news(self) -> None:
         self._is_due = False
@@ -119,8 +119,7 @@ class Observers:
     # --- one observer -----------------------------------------------------------------------------
 
     def _objection(self, source: NodeId) -> PeerRefusal | None:
-        if source in self._voters:
-            return PeerRefusal(f"{source} is a voter of this cluster, and does not observe")
+        del source  # any node may observe
         if len(self._outlets) >= NODES_MAX:
             return PeerRefusal(f"{NODES_MAX} observers are connected", later=True)
         return None

@@ -7,17 +7,19 @@ commands have names, a repeated one is applied once.
 
 import asyncio
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 
 from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node.peers.dialling import OBSERVER, Address, PeerIdentity, keep_link
-from metadata.node.peers.listening import PeerRefusal, PeerServer
+from metadata.members import node_of
+from metadata.node.members.parts import MemberParts
+from metadata.node.peers.dialling import OBSERVER, Address, keep_link
+from metadata.node.peers.listening import PeerRefusal
 from metadata.node.peers.voter_links import RECEIVE_BYTES, Outlets
 from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import not_leader
-from metadata.node.voter.voter import StateMachine
+from metadata.node.voter.voter import CommittedMembers
+from metadata.raft.configuration import Configuration
 from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.observer_messages import ObserverMessage
@@ -32,7 +34,6 @@ from metadata.raft.observer import (
     VoterConnected,
     VoterDisconnected,
 )
-from metadata.raft.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
 
@@ -41,40 +42,38 @@ class ObserverMember:
     """A `MetadataMember` without a vote. Made on the event loop it runs on.
 
     Attributes:
-        server: lets other nodes in.
-        voters: all voters.
-        is_alone: False: there are voters.
         disk_full: None: it writes nothing.
     """
 
-    def __init__(
-        self,
-        identity: PeerIdentity,
-        voters: Mapping[NodeId, Address],
-        machine: StateMachine,
-        settings: RaftSettings,
-    ) -> None:
-        """Begin with nothing; `run` connects it.
+    def __init__(self, parts: MemberParts, voters: Collection[NodeId]) -> None:
+        """Begin with what the state machine has applied; `run` connects it.
 
         Args:
-            identity: this member's; none of ``voters``.
-            voters: all of them, with their addresses.
-            machine: holds nothing.
-            settings: of the voters.
+            parts: of the node.
+            voters: nodes with a vote, until the log has named others.
         """
-        self.server = PeerServer(identity)
-        self.voters = frozenset(voters)
-        self.is_alone = False
         self.disk_full: DiskFull | None = None
-        self._identity = identity
-        self._addresses = dict(voters)
-        self._machine = machine
-        self._observer = Observer(identity.node_id, voters, settings)
+        self._parts = parts
+        self._identity = parts.identity
+        self._machine = parts.machine
+        self._told = LogIndex(0), frozenset(voters)
+        self._observer = Observer(parts.identity.node_id, (), parts.settings, parts.machine.position)
         self._outlets = Outlets()
-        self._attendants: list[Callable[[NodeMessage], None]] = []
+        self._addresses: dict[NodeId, Address] = {}
+        self._links: dict[NodeId, asyncio.Task[None]] = {}
+        self._running: asyncio.TaskGroup | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake_up = MovableTimer(lambda: self.handle(TimePassed()))
         self._heard_voters = True  # so that the first look tells that none is heard
+        self.follow()
+
+    @property
+    def voters(self) -> frozenset[NodeId]:
+        """See `MetadataMember.voters`."""
+        known, (told_index, told) = self._machine.members, self._told
+        if known.configuration is None or told_index > known.index:
+            return told
+        return frozenset(map(node_of, known.configuration.electorate))
 
     @property
     def leader(self) -> NodeId | None:
@@ -93,27 +92,17 @@ class ObserverMember:
             return f"no voter of the metadata log answers: {', '.join(sorted(self.voters))}"
         return None if self.leader is not None else "the voters of the metadata log have no leader"
 
-    async def run(self, listening: socket.socket | None) -> None:
+    async def run(self) -> None:
         """See `MetadataMember.run`."""
-        assert listening is not None, "other nodes dial an observer"
         try:
-            with self.server.serve(OBSERVER, _converse_with_nobody, self._objection):
-                async with self.server.listening(listening), asyncio.TaskGroup() as tasks:
+            with self._parts.server.serve(OBSERVER, _converse_with_nobody, self._objection):
+                async with asyncio.TaskGroup() as tasks:
+                    self._running = tasks
                     tasks.create_task(self._fail())
-                    for voter, address in self._addresses.items():
-                        link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
-                        tasks.create_task(
-                            keep_link(
-                                self._identity,
-                                voter,
-                                address,
-                                OBSERVER,
-                                link=link,
-                                callers=self.server.callers,
-                            )
-                        )
+                    self._dial_all(tasks)
                     self._look_for_voters()
         finally:
+            self._running = None
             await self.stop()
 
     async def stop(self) -> None:
@@ -121,15 +110,49 @@ class ObserverMember:
         self._wake_up.cancel()
         self._failure.cancel()
 
+    def follow(self) -> None:
+        """See `MetadataMember.follow`."""
+        addresses: dict[NodeId, Address] = {}
+        for voter in sorted(self.voters - {self._identity.node_id}):
+            address = self._parts.addresses.of(voter)
+            if address is not None:
+                addresses[voter] = address
+        before, self._addresses = self._addresses, addresses
+        for voter, link in tuple(self._links.items()):
+            if addresses.get(voter) != before[voter]:
+                link.cancel()
+                del self._links[voter]
+                if voter in self._outlets:
+                    self.handle(VoterDisconnected(voter))
+        self._observer.follow(addresses)
+        if self._running is not None:
+            self._dial_all(self._running)
+
+    def be_told(self, told: CommittedMembers, voters: Collection[NodeId]) -> None:
+        """See `MetadataMember.be_told`."""
+        if told.index >= self._told[0]:
+            self._told = told.index, frozenset(voters)
+            self.follow()
+
+    def has_left(self, index: LogIndex, configuration: Configuration) -> bool:
+        """See `MetadataMember.has_left`: it never was one."""
+        del index, configuration
+        return False
+
+    def _dial_all(self, tasks: asyncio.TaskGroup) -> None:
+        for voter, address in self._addresses.items():
+            if voter not in self._links:
+                link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
+                dialling = keep_link(
+                    self._identity, voter, address, OBSERVER, link=link, callers=self._parts.server.callers
+                )
+                self._links[voter] = tasks.create_task(dialling)
+
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """See `MetadataMember.forward`."""
         leader = self.leader
         if leader is not None:
             self._outlets.send(Forwarded(self._identity.node_id, leader, payloads))
-
-    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
-        """See `MetadataMember.attend`."""
-        self._attendants.append(listener)
 
     def send(self, message: NodeMessage) -> None:
         """See `MetadataMember.send`: only voters are connected."""
@@ -165,8 +188,7 @@ class ObserverMember:
 
     def deliver(self, message: NodeMessage) -> None:
         """Hand a message of the metadata leader to the node."""
-        for listener in self._attendants:
-            listener(message)
+        self._parts.deliver(message)
 
     def _perform(self, action: ObserverAction) -> None:
         match action:
@@ -192,7 +214,7 @@ class ObserverMember:
             _log.warning("waiting for a voter of the metadata log voters=%s", ",".join(sorted(self.voters)))
 
     def _objection(self, source: NodeId) -> PeerRefusal | None:
-        return PeerRefusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it")
+        return PeerRefusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it", later=True)
 
     async def _fail(self) -> None:
         await self._failure

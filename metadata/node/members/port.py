@@ -1,29 +1,21 @@
-"""A node's part of the metadata quorum: a `VotingMember` with a vote, an `ObserverMember` without one."""
+"""A node's part in the metadata group: a `VotingMember` with a vote, an `ObserverMember` without one."""
 
-import socket
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Protocol
 
 from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
-from metadata.node.peers.listening import PeerServer
+from metadata.node.voter.voter import CommittedMembers
+from metadata.raft.configuration import Configuration
 from metadata.raft.messages.node_messages import NodeMessage
 
 
 class MetadataMember(Protocol):
-    """Used on the event loop's thread."""
-
-    @property
-    def server(self) -> PeerServer:
-        """Server that lets other nodes in, for the purposes that are served."""
+    """Used on the event loop's thread; members are told by the ids of their nodes."""
 
     @property
     def voters(self) -> frozenset[NodeId]:
-        """All nodes with a vote."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this is the only voter, and so no other can ever lead."""
+        """All nodes with a vote, as far as is known here."""
 
     @property
     def leader(self) -> NodeId | None:
@@ -41,11 +33,8 @@ class MetadataMember(Protocol):
     def problem(self) -> str | None:
         """Why it is out of touch with the group, for people; None while it is not, or does not know."""
 
-    async def run(self, listening: socket.socket | None) -> None:
+    async def run(self) -> None:
         """Take part until cancelled.
-
-        Args:
-            listening: bound to this member's address; None if there are no others, and so no connections.
 
         Raises:
             ExceptionGroup: the error of the disk, or of ours, after which the member is silent.
@@ -57,9 +46,6 @@ class MetadataMember(Protocol):
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """Send payloads to the leader, here or elsewhere, to propose; they may be lost on the way."""
 
-    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
-        """Call ``listener`` with every message of a node to this one, for as long as the member runs."""
-
     def send(self, message: NodeMessage) -> None:
         """Send a message to a node; it may be lost on the way, to this node itself it is handed over."""
 
@@ -69,3 +55,17 @@ class MetadataMember(Protocol):
         Raises:
             NotLeader: this member does not lead; ask the leader.
         """
+
+    def follow(self) -> None:
+        """Look again at who the others are, and where: what was known has changed."""
+
+    def be_told(self, told: CommittedMembers, voters: Collection[NodeId]) -> None:
+        """Speak with those whom another node has named too, until the log here names others.
+
+        Args:
+            told: of its state machine; index 0 where that has named no members yet.
+            voters: the nodes that have a vote there.
+        """
+
+    def has_left(self, index: LogIndex, configuration: Configuration) -> bool:
+        """Return whether it is a voter no more by a configuration that is committed, known at ``index``."""

@@ -4,25 +4,26 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
+from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from envelope.errors import DiskFull, NotLeader, Overloaded
 from envelope.types import LogIndex, NodeId, Term
-from metadata.limits import SNAPSHOT_LOG_BYTES_MIN
+from metadata.members import node_of
 from metadata.node.members.observers import Observers
-from metadata.node.peers.dialling import Address, PeerIdentity
-from metadata.node.peers.listening import PeerServer
+from metadata.node.members.parts import MemberParts
+from metadata.node.peers.dialling import Address
 from metadata.node.peers.voter_links import PeerNetwork
 from metadata.node.storage.port import Storage
 from metadata.node.timers.movable_timer import now
-from metadata.node.voter.voter import StateMachine, Voter
+from metadata.node.voter.voter import CommittedMembers, Voter
+from metadata.raft.configuration import Configuration
 from metadata.raft.machine import Raft
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.observer_messages import ObserverMessage
 from metadata.raft.messages.wire import Forwarded, Sent
-from metadata.raft.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
 
@@ -30,71 +31,61 @@ _TOKEN_BITS: Final = 63
 
 
 class VotingMember:
-    """A `MetadataMember` with a vote. Made on the event loop it runs on.
+    """A `MetadataMember` with a vote, or about to get one. Made on the event loop it runs on.
 
     Attributes:
         voter: the running voter.
-        network: the connections to the other voters.
-        voters: all of them.
-        is_alone: whether the group has no other voter, and so no other can ever lead.
+        network: the connections to the other members.
     """
 
     def __init__(
-        self,
-        identity: PeerIdentity,
-        voters: Mapping[NodeId, Address],
-        storage: Storage,
-        machine: StateMachine,
-        settings: RaftSettings,
-        snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
+        self, parts: MemberParts, name: NodeId, founders: Collection[NodeId], storage: Storage
     ) -> None:
         """Go on with what the storage holds; `run` connects it.
 
         Args:
-            identity: this member's; ``voters`` has its address too.
-            voters: all voters, the same for all of them and for ever.
+            parts: of the node; the state machine holds what the storage's snapshot says, or more.
+            name: of this member; of one that joins it is that of its disk.
+            founders: the members with which the group began, this one among them; none: it joins a group.
             storage: belongs to the member from now on.
-            machine: holds what the storage's snapshot says.
-            settings: times and limits.
-            snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
         """
-        others = {peer: address for peer, address in voters.items() if peer != identity.node_id}
-        self.is_alone = not others
-        self.voters = frozenset(voters)
-        self._node_id = identity.node_id
-        self._machine = machine
-        self._attendants: list[Callable[[NodeMessage], None]] = []
+        self.name = name
+        self._node_id = parts.identity.node_id
+        self._founders = frozenset(founders)
+        self._parts = parts
+        self._told = CommittedMembers(LogIndex(0), None)
         stored = storage.load()
-        token = secrets.randbits(_TOKEN_BITS) if stored.is_blank else None
-        raft = Raft(identity.node_id, self.voters, settings, stored, now=now(), recovery_token=token)
+        token = secrets.randbits(_TOKEN_BITS) if stored.is_blank and founders else None
+        raft = Raft(name, self._founders, parts.settings, stored, now=now(), recovery_token=token)
         self._recovery = raft.recovery
-        self.network = PeerNetwork(identity, others)
+        self.network = PeerNetwork(replace(parts.identity, node_id=name), parts.server, {})
         self.voter = Voter(
             raft,
             storage,
-            machine,
+            parts.machine,
             self.network.send,
-            transfer_targets=sorted(others),
-            snapshot_log_bytes_min=snapshot_log_bytes_min,
+            snapshot_log_bytes_min=parts.snapshot_log_bytes_min,
         )
         self._observers = Observers(
-            identity.node_id,
-            self.voters,
+            self._node_id,
             self.voter.answer,
             lambda: (self.leader, self.term),
-            settings.heartbeat_interval_ns,
+            parts.settings.heartbeat_interval_ns,
         )
         self.voter.on_moved = self._observers.moved
+        self.voter.on_correspondents = self.follow
+        self.follow()
 
     @property
-    def server(self) -> PeerServer:
-        """See `MetadataMember.server`."""
-        return self.network.server
+    def voters(self) -> frozenset[NodeId]:
+        """See `MetadataMember.voters`."""
+        return frozenset(map(node_of, self.voter.configuration.electorate))
 
     @property
     def leader(self) -> NodeId | None:
         """See `MetadataMember.leader`."""
-        return self.voter.leader
+        leader = self.voter.leader
+        return None if leader is None else node_of(leader)
 
     @property
     def term(self) -> Term:
@@ -111,13 +102,14 @@ class VotingMember:
         """See `MetadataMember.problem`; with a vote it knows no more than that nobody leads."""
         return self._recovery.problem
 
-    async def run(self, listening: socket.socket | None) -> None:
+    async def run(self) -> None:
         """See `MetadataMember.run`; the storage is closed when this returns."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._fail_with_voter())
-                if listening is not None:
-                    tasks.create_task(self._connect(listening))
+            with self._observers.served(self._parts.server, self):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._fail_with_voter())
+                    tasks.create_task(self._observers.run())
+                    tasks.create_task(self.network.run(self))
         finally:
             await self.voter.stop()
 
@@ -132,44 +124,71 @@ class VotingMember:
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """See `MetadataMember.forward`."""
         leader = self.voter.leader
-        if leader == self._node_id:
+        if leader == self.name:
             self._propose(payloads)
         elif leader is not None:
-            self.network.send(Forwarded(self._node_id, leader, payloads))
+            self.network.send(Forwarded(self.name, leader, payloads))
 
     def _propose(self, payloads: tuple[bytes, ...]) -> None:
         """Propose payloads, which are lost if this member does not lead, or is overloaded."""
         with contextlib.suppress(NotLeader, Overloaded):
             self.voter.propose(payloads)
 
-    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
-        """See `MetadataMember.attend`."""
-        self._attendants.append(listener)
-
     def send(self, message: NodeMessage) -> None:
-        """See `MetadataMember.send`."""
+        """See `MetadataMember.send`: a node observes, or is connected as a member, or cannot be told."""
         if message.target == self._node_id:
-            self._deliver(message)
-        elif message.target in self.voters:
-            self.network.send(message)
-        else:
-            self._observers.send(message)
+            self._parts.deliver(message)
+        elif not self._observers.send(message):
+            for member in self.network.peers:
+                if node_of(member) == message.target:
+                    self.network.send(replace(message, source=self.name, target=member))
 
-    def _deliver(self, message: NodeMessage) -> None:
-        for listener in self._attendants:
-            listener(message)
+    # --- who the others are -----------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """See `MetadataMember.follow`.
+
+        A member that joins, or was away, speaks with those whom its own log does not name yet.
+        """
+        members = self.voter.correspondents
+        newest = max(self._told, self._parts.machine.members, key=attrgetter("index"))
+        if newest.configuration is not None and newest.index > self.voter.configured_at:
+            members |= newest.configuration.members - {self.name}
+        peers: dict[NodeId, Address] = {}
+        for member in sorted(members):
+            address = self._parts.addresses.of(node_of(member))
+            if address is not None:
+                peers[member] = address
+        self.network.follow(peers)
+
+    def be_told(self, told: CommittedMembers, voters: Collection[NodeId]) -> None:
+        """See `MetadataMember.be_told`."""
+        del voters  # they are among the members
+        if told.index > self._told.index:
+            self._told = told
+            self.follow()
+
+    def has_left(self, index: LogIndex, configuration: Configuration) -> bool:
+        """See `MetadataMember.has_left`.
+
+        What this log names behind ``index`` may be committed later. A founder that has lost its disk, and
+        waits for the word of the others, does not get it once others vote (`metadata.raft.recovery`).
+        """
+        if self._recovery.unanswered and self._founders != frozenset(configuration.electorate):
+            return True
+        return index >= self.voter.configured_at and self.name not in configuration.members
 
     # --- the network's Listener -------------------------------------------------------------------
 
     def received(self, message: Sent) -> None:
         """See `Listener.received`."""
         if isinstance(message, Forwarded):
-            if all(map(self._machine.can_apply, message.payloads)):
+            if all(map(self._parts.machine.can_apply, message.payloads)):
                 self._propose(message.payloads)  # not forwarded again: it might go round and round
             else:
                 _log.error("peer=%s forwards what this version cannot apply", message.source)
         elif isinstance(message, NodeMessage):
-            self._deliver(message)
+            self._parts.deliver(replace(message, source=node_of(message.source), target=self._node_id))
         elif isinstance(message, ObserverMessage):
             _log.error("peer=%s has a vote and observes", message.source)
         else:
@@ -178,12 +197,6 @@ class VotingMember:
     def disconnected(self, peer: NodeId, *, refused: bool) -> None:
         """See `Listener.disconnected`."""
         self.voter.disconnected(peer, refused=refused)
-
-    async def _connect(self, listening: socket.socket) -> None:
-        with self._observers.served(self.server, self):
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._observers.run())
-                tasks.create_task(self.network.run(listening, self))
 
     async def _fail_with_voter(self) -> None:
         await self.voter.failure

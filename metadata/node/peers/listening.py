@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from envelope.errors import RemoteProtocolError
 from envelope.types import NodeId
+from metadata.members import node_of
 from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
 from metadata.node.peers.accepting import StreamServer
@@ -55,6 +56,7 @@ Objection = Callable[[NodeId], PeerRefusal | None]
 class _Service:
     conversation: Conversation
     objection: Objection
+    known_as: NodeId
 
 
 class PeerServer:
@@ -81,16 +83,23 @@ class PeerServer:
         )
 
     @contextlib.contextmanager
-    def serve(self, purpose: str, conversation: Conversation, objection: Objection) -> Iterator[None]:
+    def serve(
+        self,
+        purpose: str,
+        conversation: Conversation,
+        objection: Objection,
+        known_as: NodeId | None = None,
+    ) -> Iterator[None]:
         """Let peers in for ``purpose``, for the block; before and after it they are asked to come later.
 
         Args:
             purpose: as in the greeting.
             conversation: gets the connections.
             objection: is asked about every peer that comes.
+            known_as: whom peers have to ask for; None: for the node.
         """
         assert purpose not in self._served, f"{purpose} is served already"
-        self._served[purpose] = _Service(conversation, objection)
+        self._served[purpose] = _Service(conversation, objection, known_as or self._identity.node_id)
         try:
             yield
         finally:
@@ -153,9 +162,14 @@ class PeerServer:
             return PeerRefusal(f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}")
         if greeting.cluster != identity.cluster:
             return PeerRefusal(f"this is cluster {identity.cluster}, not {greeting.cluster}")
-        if greeting.target != identity.node_id:
+        if node_of(NodeId(greeting.target)) != identity.node_id:
             return PeerRefusal(f"this is {identity.node_id}, not {greeting.target}")
+        return self._objection(greeting)
+
+    def _objection(self, greeting: Greeting) -> PeerRefusal | None:
         service = self._served.get(greeting.purpose)
         if service is None:
             return PeerRefusal(f"{greeting.purpose} is not served here now", later=True)
+        if greeting.target != service.known_as:
+            return PeerRefusal(f"this is {service.known_as}, not {greeting.target}", later=True)
         return service.objection(NodeId(greeting.source))

@@ -5,7 +5,6 @@ peer does not read, is dropped and not queued.
 """
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from functools import partial
 from typing import Final, Protocol
@@ -67,6 +66,11 @@ class Outlets:
             del self._writers[node]
         return node not in self._writers
 
+    def cut(self) -> None:
+        """Cut all connections."""
+        for writer in self._writers.values():
+            writer.transport.abort()
+
     def send(self, message: Sent) -> bool:
         """Send now or never; return whether it is on its way."""
         writer = self._writers.get(message.target)
@@ -83,60 +87,96 @@ class Outlets:
 
 
 class PeerNetwork:
-    """The connections of one voter; see the module.
+    """The connections of one voter; see the module."""
 
-    Attributes:
-        server: lets peers in, for this purpose and for others.
-    """
+    def __init__(self, identity: PeerIdentity, server: PeerServer, peers: Mapping[NodeId, Address]) -> None:
+        """Prepare to speak as ``identity``, under a member's name, with ``peers``, the other members.
 
-    def __init__(self, identity: PeerIdentity, peers: Mapping[NodeId, Address]) -> None:
-        """Prepare to speak as ``identity`` with ``peers``, all other voters."""
-        assert identity.node_id not in peers, "a voter does not dial itself"
-        self.server = PeerServer(identity)
+        Args:
+            identity: of this member.
+            server: lets peers in.
+            peers: where the others are; `follow` changes them.
+        """
+        self._server = server
         self._identity = identity
-        self._peers = dict(peers)
+        self._peers: dict[NodeId, Address] = {}
+        self._links: dict[NodeId, asyncio.Task[None]] = {}
+        self._running: tuple[asyncio.TaskGroup, Listener] | None = None
         self._outlets = Outlets()
+        self._callers: set[asyncio.StreamWriter] = set()
+        self.follow(peers)
+
+    @property
+    def peers(self) -> frozenset[NodeId]:
+        """The members that it speaks with, connected or not."""
+        return frozenset(self._peers)
 
     @property
     def dropped(self) -> int:
         """Messages that could not leave."""
         return self._outlets.dropped
 
-    async def run(self, listening: socket.socket, listener: Listener) -> None:
-        """Keep a connection to every peer, and let theirs in, until cancelled; then close everything.
+    async def run(self, listener: Listener) -> None:
+        """Keep a connection to every peer, and let theirs in, until cancelled; then close all of them.
 
         Args:
-            listening: bound to this voter's address.
             listener: gets what arrives and what breaks.
-
-        Raises:
-            OSError: the socket cannot be listened on.
         """
-        with self.server.serve(METADATA, partial(self._listen, listener), self._objection):
-            async with self.server.listening(listening), asyncio.TaskGroup() as links:
-                for peer, address in self._peers.items():
-                    link = _MessageLink(peer, self._outlets, listener)
-                    links.create_task(
-                        keep_link(
-                            self._identity, peer, address, METADATA, link=link, callers=self.server.callers
-                        )
-                    )
+        name = self._identity.node_id
+        try:
+            with self._server.serve(
+                METADATA, partial(self._listen, listener), self._objection, known_as=name
+            ):
+                async with asyncio.TaskGroup() as links:
+                    self._running = links, listener
+                    for peer in self._peers:
+                        self._dial(peer, *self._running)
+                    await asyncio.Event().wait()
+        finally:
+            self._running = None
+            for writer in self._callers:
+                writer.transport.abort()
+
+    def follow(self, peers: Mapping[NodeId, Address]) -> None:
+        """Speak with these from now on, at these addresses; cut the connections to others."""
+        assert self._identity.node_id not in peers, "a voter does not dial itself"
+        for peer, link in tuple(self._links.items()):
+            if peers.get(peer) != self._peers[peer]:
+                link.cancel()
+                del self._links[peer]
+        self._peers = dict(peers)
+        if self._running is not None:
+            for peer in self._peers.keys() - self._links.keys():
+                self._dial(peer, *self._running)
+
+    def _dial(self, peer: NodeId, links: asyncio.TaskGroup, listener: Listener) -> None:
+        link = _MessageLink(peer, self._outlets, listener)
+        dialling = keep_link(
+            self._identity, peer, self._peers[peer], METADATA, link=link, callers=self._server.callers
+        )
+        self._links[peer] = links.create_task(dialling)
 
     def send(self, message: Sent) -> None:
         """Send now or never."""
         self._outlets.send(message)
 
     def _objection(self, source: NodeId) -> PeerRefusal | None:
-        return None if source in self._peers else PeerRefusal(f"{source} is no other voter of this cluster")
+        """Only members come; one that has just become one may be ahead of this one."""
+        if source in self._peers:
+            return None
+        return PeerRefusal(f"{source} is no other voter of this cluster, as far as is known here", later=True)
 
     async def _listen(
         self, listener: Listener, source: NodeId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        del writer  # nothing is answered here
-        messages = MessageReader(source, self._identity.node_id)
-        while data := await reader.read(RECEIVE_BYTES):
-            for message in messages.feed(data):
-                listener.received(message)
+        self._callers.add(writer)  # nothing is answered there
+        try:
+            messages = MessageReader(source, self._identity.node_id)
+            while data := await reader.read(RECEIVE_BYTES):
+                for message in messages.feed(data):
+                    listener.received(message)
+        finally:
+            self._callers.discard(writer)
 
 
 class _MessageLink:

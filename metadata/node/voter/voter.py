@@ -16,9 +16,9 @@ Invariants:
 """
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from envelope.errors import DiskFull, Overloaded
@@ -28,6 +28,7 @@ from metadata.node.storage.port import Storage
 from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import PendingReads, not_leader
 from metadata.node.voter.voter_disk import VoterDisk
+from metadata.raft.configuration import Configuration
 from metadata.raft.events import (
     Action,
     Apply,
@@ -53,13 +54,31 @@ from metadata.raft.events import (
 from metadata.raft.machine import Raft
 from metadata.raft.messages.observer_messages import Observe, ObserverAnswer
 from metadata.raft.messages.voter_messages import Message
-from metadata.raft.state import Entry, Snapshot
+from metadata.raft.state import Entry, Position, Snapshot
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedMembers:
+    """The members of the group by a configuration that is committed."""
+
+    index: LogIndex
+    """Where that was known: of its entry, or of a snapshot behind it."""
+    configuration: Configuration | None
+    """None: the log had named none there."""
+
+
 class StateMachine(Protocol):
     """The user of the committed entries; every call is made on the loop's thread, in log order."""
+
+    @property
+    def position(self) -> Position:
+        """The last entry that was applied; it may be ahead of the voter's own log, and is not behind it."""
+
+    @property
+    def members(self) -> CommittedMembers:
+        """Those as of that entry."""
 
     def can_apply(self, payload: bytes) -> bool:
         """Return whether it knows such a payload: asked for payloads of peers before they are in the log."""
@@ -86,7 +105,6 @@ class Voter:
         storage: Storage,
         machine: StateMachine,
         send: Callable[[Message], None],
-        transfer_targets: Sequence[NodeId] = (),
         snapshot_log_bytes_min: int = SNAPSHOT_LOG_BYTES_MIN,
     ) -> None:
         """Begin to run, on the present event loop.
@@ -96,14 +114,14 @@ class Voter:
             storage: belongs to the voter from now on.
             machine: holds what the storage's snapshot says.
             send: takes a message to its target, or loses it.
-            transfer_targets: voters that a leader asks to take over while its disk is full, in turn.
             snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
         """
         self._loop = asyncio.get_running_loop()
         self._raft = raft
         self._state = machine
         self._send = send
-        self._transfer_targets = itertools.cycle(transfer_targets)
+        self._asked_to_lead = NodeId("")
+        """The last of the voters that were asked, in turn, to take over while this disk is full."""
         self._snapshot_log_bytes_min = snapshot_log_bytes_min
         self._compact_at = snapshot_log_bytes_min
         self._log_bytes = storage.log_bytes
@@ -116,6 +134,9 @@ class Voter:
         """Raises the error that stopped the voter; cancelled when it is stopped."""
         self.on_moved: Callable[[], None] = lambda: None
         """Called when something was applied, or the leader has changed."""
+        self.on_correspondents: Callable[[], None] = lambda: None
+        """Called when `correspondents` have changed."""
+        self._correspondents = raft.correspondents
         self.disk_full: DiskFull | None = None
         """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
@@ -140,6 +161,21 @@ class Voter:
     def applied(self) -> LogIndex:
         """The last entry that was applied here."""
         return self._raft.applied
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force here, committed or not."""
+        return self._raft.configuration
+
+    @property
+    def configured_at(self) -> LogIndex:
+        """Where the log names that one; 0: nowhere."""
+        return self._raft.configured_at
+
+    @property
+    def correspondents(self) -> frozenset[NodeId]:
+        """The other members that it speaks with."""
+        return self._correspondents
 
     async def stop(self) -> None:
         """Do nothing any more, finish the writes and close the storage."""
@@ -218,9 +254,16 @@ class Voter:
             self._fail(error)
         else:
             self._wake_up.at(self._raft.wake_at)
+            self._look_at_members()
             if self._raft.recovery.has_vote and not self._had_vote:
                 self._had_vote = True
                 _log.info("this voter has a vote from now on: %s", self._raft)
+
+    def _look_at_members(self) -> None:
+        correspondents = self._raft.correspondents
+        if correspondents != self._correspondents:
+            self._correspondents = correspondents
+            self.on_correspondents()
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -264,8 +307,11 @@ class Voter:
         """Ask another voter to lead while this disk is full: a leader applies what is on its own disk."""
         _log.warning("the metadata disk is full error=%s", error.description)
         self.disk_full = error
-        target = next(self._transfer_targets, None)
+        others = self._raft.configuration.others(self._raft.node_id)
+        behind = (voter for voter in others if voter > self._asked_to_lead)
+        target = next(behind, others[0] if others else None)
         if target is not None:
+            self._asked_to_lead = target
             self._handle(TransferLeadership(target))
 
     def _fail(self, error: BaseException) -> None:
@@ -277,6 +323,8 @@ class Voter:
 
     def _compact_if_due(self) -> None:
         """Replace a long log by a snapshot, once the actions under way are performed."""
+        if self._state.position.index > self._raft.applied:
+            return  # an observer was here before, and got further
         if self._log_bytes > self._compact_at:
             self._compact_at = 2 * self._log_bytes  # until the snapshot is durable
             compact = CompactLog(self._raft.applied, self._state.snapshot())

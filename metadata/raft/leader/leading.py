@@ -69,8 +69,13 @@ class Leadership:
     def wake_at(self) -> MonotonicNs:
         """When something is due even if nothing happens."""
         give_up_at = NEVER if self._transfer is None else self._transfer.give_up_at
-        heartbeat_at = self._heartbeat_at if self._replication.has_followers else NEVER
+        heartbeat_at = self._heartbeat_at if self._replication.followers else NEVER
         return min(heartbeat_at, self._replication.majority_lost_at, give_up_at)
+
+    @property
+    def followers(self) -> frozenset[NodeId]:
+        """All who are sent the log."""
+        return self._replication.followers
 
     def has_lost_majority(self, now: MonotonicNs) -> bool:
         """Return whether no majority was heard from within an election timeout."""

@@ -50,9 +50,9 @@ class Replication:
         self.follow_configuration(now)
 
     @property
-    def has_followers(self) -> bool:
-        """Whether anybody else is sent the log."""
-        return bool(self._followers)
+    def followers(self) -> frozenset[NodeId]:
+        """All others who are sent the log."""
+        return frozenset(self._followers)
 
     @property
     def majority_lost_at(self) -> MonotonicNs:

@@ -15,6 +15,7 @@ from jetstream.node.settings.node_config import NodeConfig, load_config
 from jetstream.node.settings.peer_settings import PeerSettings, peer_settings
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.peers.dialling import Address
+from metadata.node.storage.file_storage import FileStorage
 from tests.support.memory_disk import MemoryDisk
 from tests.support.metadata_members import FAST
 from tests.support.nats_identities import TlsFiles, make_tls_files
@@ -39,7 +40,7 @@ def settings_of(tmp_path: Path, text: str) -> PeerSettings:
 
 def test_without_the_section_a_node_is_alone() -> None:
     settings = peer_settings(NodeConfig(), N1)
-    assert list(settings.voters) == [N1]
+    assert settings.voters == {}
     assert settings.address is None
     assert settings.listening() is None
 
@@ -75,8 +76,7 @@ def test_a_node_that_is_no_voter_says_where_it_is(
 ) -> None:
     config = config_of(tmp_path, THREE.replace("n1", "n9", 1) + where)
     settings = peer_settings(config, NodeId("n9"))
-    assert (settings.listen, settings.address, settings.is_voter) == (listen, address, False)
-    assert settings_of(tmp_path, THREE).is_voter
+    assert (settings.listen, settings.address) == (listen, address)
 
 
 def test_the_environment_can_say_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,17 +94,16 @@ def test_the_environment_can_say_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (THREE.removeprefix('node_id = "n1"'), "a node with peers needs a node_id"),
-        (THREE.replace("n1", "n9", 1), "node n9 is none of peers.voters .n1, n2, n3., and so a data node"),
+        (THREE.removeprefix('node_id = "n1"'), "a node with peers.voters needs a node_id"),
+        (THREE.replace("n1", "n9", 1), "node n9 is none of peers.voters .n1, n2, n3.: peers.advertise"),
         (THREE.replace("n1", "n9", 1) + 'host = "0.0.0.0"', "peers.advertise must say"),
         (THREE.replace("n1", "n9", 1) + 'host = "h9"\nport = 0', "peers.advertise must say"),
         (THREE.replace("n1", "n9", 1) + 'advertise = "h2"', "advertise is the address of a voter"),
         (THREE + 'advertise = "h9"', "node n1 is a voter, dialled as peers.voters says"),
         ('node_id = "n1"\n[peers]\nvoters = {n1 = "h1"}', "peers.voters"),
-        ('node_id = "n1"\n[peers]', "choose voters or bootstrap_expect"),
-        (f"{THREE}bootstrap_expect = 3", "choose voters or bootstrap_expect"),
-        ('node_id = "n1"\n[peers]\nbootstrap_expect = 3', "node n1 finds its cluster by itself: peers.adver"),
-        ('node_id = "n1"\n[peers]\nbootstrap_expect = 1\nhost = "h"', "peers.bootstrap_expect"),
+        (f"{THREE}init = true", "choose init or voters"),
+        ('node_id = "n1"\n[peers]', "node n1: peers.advertise must say"),
+        ("[peers]\ninit = true", "node without a node_id: peers.advertise must say"),
         (THREE.replace("h2", "h1:9300"), "two voters have one address"),
         (THREE.replace("h2", "h2:0"), "not between 1 and 65535"),
         (THREE.replace("h2", "h2:65536"), "not between 1 and 65535"),
@@ -211,8 +210,8 @@ def test_nodes_with_certificates_of_one_authority_make_a_cluster_and_nobody_else
         both = [tls_settings(files, name, ports) for name in ("n1", "n2")]
         async with asyncio.TaskGroup() as tasks:
             groups = [
-                await MetadataQuorum.open(
-                    MemoryDisk(), "metadata", settings.identity, settings.voters, FAST, create=True
+                MetadataQuorum.voting(
+                    settings.identity, settings.voters, FileStorage.open(MemoryDisk(), "metadata"), FAST
                 )
                 for settings in both
             ]

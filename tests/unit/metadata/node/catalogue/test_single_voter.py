@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,18 +14,19 @@ from envelope.errors import (
     DeadlinePassed,
     DiskFull,
     FsyncFailed,
-    InvalidConfig,
     StreamExists,
     UnknownStream,
 )
-from envelope.types import LogIndex, NodeId, StreamName, Term
+from envelope.types import LogIndex, StreamName, Term
 from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import DeleteStream, RegisterNode, encode_command
 from metadata.catalog.events import NodeRegistered, StreamCreated, StreamFound
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.node.peers.dialling import Address, PeerIdentity
+from metadata.node.members.changing_member import AsVoter
+from metadata.node.peers.addresses import AddressBook
+from metadata.node.peers.dialling import PeerIdentity
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
 from metadata.node.storage.port import Storage, Stored
@@ -55,6 +56,14 @@ def stored(disk: MetadataDisk) -> Stored:
         return storage.load()
     finally:
         storage.close()
+
+
+async def opened_in(disk: MetadataDisk, *, create: bool) -> MetadataQuorum:
+    begin = AsVoter(N1, frozenset((N1,)))
+    storage = partial(FileStorage.open, disk, DIRECTORY, create=create)
+    return await MetadataQuorum.open(
+        PeerIdentity("test", N1), begin, AddressBook({}), N1, lambda _: storage()
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "os"])
@@ -200,9 +209,7 @@ def test_a_group_that_never_ran_can_be_closed() -> None:
 
     async def test() -> None:
         for create_it in (True, False):
-            group = await MetadataQuorum.open(
-                disk, DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=create_it
-            )
+            group = await opened_in(disk, create=create_it)
             await group.stop()
             await group.stop()
 
@@ -237,9 +244,7 @@ def test_a_snapshot_of_another_index_is_refused_and_the_files_are_closed(
 
     async def open_it() -> None:
         with pytest.raises(CorruptDataError, match="snapshot 7 holds the catalogue of 0"):
-            await MetadataQuorum.open(
-                disk, DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=False
-            )
+            await opened_in(disk, create=False)
 
     def open_files() -> list[str]:
         links = [file for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
@@ -253,34 +258,7 @@ def test_a_snapshot_of_another_index_is_refused_and_the_files_are_closed(
 def test_a_log_that_must_be_there_is_not_begun_anew() -> None:
     async def test() -> None:
         with pytest.raises(CorruptDataError, match="missing"):
-            await MetadataQuorum.open(
-                MemoryDisk(), DIRECTORY, PeerIdentity("test", N1), {N1: Address("", 0)}, create=False
-            )
-
-    run(test())
-
-
-@pytest.mark.parametrize("snapshot_log_bytes_min", [1, 1 << 20])
-@pytest.mark.parametrize("was_alone", [True, False])
-def test_a_node_that_was_alone_stays_alone_and_a_voter_of_a_cluster_a_voter(
-    snapshot_log_bytes_min: int, *, was_alone: bool
-) -> None:
-    disk = MemoryDisk()
-    said = register() if was_alone else replace(register(), peer_host="n1.internal", peer_port=9294)
-    company = {N1: Address("n1.internal", 9294), NodeId("n2"): Address("n2.internal", 9294)}
-    alone_at = {N1: Address("", 0)}
-
-    async def test() -> None:
-        async with alone(disk, snapshot_log_bytes_min) as group:
-            await group.propose(register("n2", "another"))
-            await group.propose(said)
-            await group.propose(create("orders"))
-        assert (stored(disk).snapshot.index > 0) == (snapshot_log_bytes_min == 1)
-        good, bad = (alone_at, company) if was_alone else (company, alone_at)
-        with pytest.raises(InvalidConfig, match="was alone" if was_alone else "without its peers"):
-            await MetadataQuorum.open(disk, DIRECTORY, PeerIdentity("test", N1), bad, create=False)
-        group = await MetadataQuorum.open(disk, DIRECTORY, PeerIdentity("test", N1), good, create=False)
-        await group.stop()
+            await opened_in(MemoryDisk(), create=False)
 
     run(test())
 

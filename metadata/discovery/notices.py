@@ -1,83 +1,63 @@
-"""The notice of a node while a cluster forms, and its bytes.
+"""The notice of a node to all nodes of its cluster, and its bytes.
 
-A notice holds all that its node reports, and is sent again and again: it may be lost, repeated or overtaken.
-It travels over NATS as JSON; where the nodes have a token, with a proof that its sender knows the token:
-HMAC-SHA-256 of the notice without the proof, as canonical JSON.
+A notice holds all that its node reports, and may be lost, repeated or overtaken. It travels over NATS as
+JSON; where the nodes have a token, with a proof that its sender knows the token: HMAC-SHA-256 of the notice
+without the proof, as canonical JSON.
 """
 
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from envelope.errors import RemoteProtocolError, Unauthorized
-from envelope.types import NodeId
+from envelope.errors import CorruptDataError, RemoteProtocolError, Unauthorized
+from envelope.types import LogIndex, NodeId
+from metadata.raft.configuration import Configuration, decode_configuration, encode_configuration
 
 NOTICE_BYTES_MAX: Final = 64 * 1024
-"""Some thousand bytes for each of the few voters that a cluster has."""
-
-EXPECTED_MAX: Final = 15
-"""Voters that a cluster can form with; more only slow down every decision."""
+"""Some hundred bytes for each of the few voters that a cluster has."""
 
 _Text = Annotated[str, Field(min_length=1, max_length=255)]
 _Name = Annotated[NodeId, Field(min_length=1, max_length=255)]
 _Port = Annotated[int, Field(ge=1, le=65_535)]
+_Index = Annotated[LogIndex, Field(ge=0)]
+_NOTHING: Final = LogIndex(0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class FormedVoter:
-    """A voter of a formed cluster, and where other nodes dial it; ordered by id."""
+class NodePlace:
+    """A node, and where others dial it."""
 
     node_id: _Name
     host: _Text
     port: _Port
-
-
-FormedVoters = tuple[FormedVoter, ...]
-"""Ordered, each id once."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class VoterCandidate:
-    """A node that can be a voter; ordered by id, and the same only with the same directory and address."""
-
-    node_id: _Name
-    directory: _Text
-    """Identity of its data directory."""
-    host: _Text
-    port: _Port
-    """Where other nodes dial it."""
 
     def __str__(self) -> str:
-        return f"{self.node_id} at {self.host}:{self.port} with directory {self.directory}"
-
-
-Candidates = tuple[VoterCandidate, ...]
-"""Ordered, each id once."""
-
-
-def voters_of(candidates: Candidates) -> FormedVoters:
-    """Return the voters that a promise names."""
-    return tuple(FormedVoter(one.node_id, one.host, one.port) for one in candidates)
+        return f"{self.node_id} at {self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The state of ``source`` now."""
+    """What ``source`` knows."""
 
-    source: VoterCandidate
-    expected: Annotated[int, Field(ge=0)]
-    """Voters that it waits for; 0 if they are configured."""
-    view: Candidates = ()
-    """The set that it would promise: the first of the candidates that it hears."""
-    promised: Candidates = ()
-    """The set that it has promised, durably and for ever; empty if none."""
-    formed: FormedVoters = ()
-    """The voters of the cluster that it belongs to; empty if there is none yet."""
+    source: NodePlace
+    directory: _Text
+    """Identity of its data directory."""
+    cluster_id: _Text | None = None
+    """Of the cluster that it belongs to; None: it belongs to none, or does not know yet."""
+    begins: bool = False
+    """It is about to begin a cluster."""
+    asks: bool = False
+    """It wants to be answered."""
+    voters: tuple[NodePlace, ...] = ()
+    """The nodes with a vote in its cluster; empty if it belongs to none, or knows none."""
+    as_of: _Index = _NOTHING
+    """Index of the metadata log at which ``configuration`` was known to be committed."""
+    configuration: Configuration | None = None
+    """The members of the metadata group; None: their log has named none yet."""
 
 
 class _Sealed(BaseModel):
@@ -118,15 +98,12 @@ def decode_notice(data: bytes, cluster: str, token: str | None) -> Notice | None
         sealed.proof.encode(), _proof(canonical, token).encode()
     ):
         raise Unauthorized(f"a notice of node {notice.source.node_id!r} does not prove the token")
-    for named in (notice.view, notice.promised, notice.formed):
-        if not _is_ordered(named):
-            raise RemoteProtocolError("a notice names nodes twice, or out of order")
+    if notice.configuration is not None:
+        try:
+            decode_configuration(encode_configuration(notice.configuration))
+        except CorruptDataError as error:
+            raise RemoteProtocolError(f"a notice names members that cannot be: {error.description}") from None
     return notice
-
-
-def _is_ordered(named: Sequence[VoterCandidate | FormedVoter]) -> bool:
-    ids = [one.node_id for one in named]
-    return ids == sorted(set(ids))
 
 
 def _proof(canonical: bytes, token: str) -> str:

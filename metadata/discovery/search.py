@@ -1,0 +1,74 @@
+"""The machine by which a new node finds its cluster, or begins one where it is told to and there is none.
+
+Theory of operation. The node asks all nodes who listen, again and again, and belongs to the cluster of the
+first that names voters. Only a node that is told to begin a cluster does so, after nobody has answered for a
+while. Two that are told so at once, with one name, hear each other and both stop: an operator has to choose.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from envelope.errors import InvalidConfig
+from envelope.types import MonotonicNs
+from metadata.discovery.notices import Notice
+
+_MS: Final = 1_000_000
+ASK_INTERVAL_NS: Final = 200 * _MS
+"""How often a node asks."""
+UNANSWERED_NS: Final = 1_000 * _MS
+"""How long it asks before it begins a cluster: several questions may be lost in it."""
+
+
+@dataclass(slots=True)
+class Search:
+    """The search of one node; see the module."""
+
+    own: Notice
+    """What it asks with: without voters, and with the id of its cluster if it belonged to one before."""
+    found: Notice | None = None
+    """Of a node of the cluster; None: none has answered yet."""
+    is_first: bool = False
+    """Nobody has answered, and this node is to begin the cluster."""
+    _began_at: MonotonicNs | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node knows what to do."""
+        return self.found is not None or self.is_first
+
+    def hear(self, notice: Notice) -> None:
+        """Handle a notice that has arrived, perhaps of this node itself.
+
+        Raises:
+            InvalidConfig: an operator has to look: two nodes are told to begin the cluster, another node has
+                this one's id or address, or the directory is of another cluster.
+        """
+        own, other = self.own.source, notice.source
+        if notice.directory == self.own.directory:
+            return
+        if other.node_id == own.node_id:
+            self._refuse(f"is another node too, {other}, with another directory", "node_id")
+        if (other.host, other.port) == (own.host, own.port):
+            self._refuse(f"is where {other} says that it is", "peers.advertise")
+        if None not in (self.own.cluster_id, notice.cluster_id) and notice.cluster_id != self.own.cluster_id:
+            self._refuse(
+                f"has the directory of cluster {self.own.cluster_id}, and {other} is of cluster "
+                f"{notice.cluster_id} under the same name: begin with an empty directory, or choose another "
+                "cluster or api_prefix",
+                "data",
+            )
+        if self.own.begins and notice.begins:
+            self._refuse(f"is to begin the cluster, and so is {other}: only one may be", "peers.init")
+        if notice.voters:
+            self.found = notice
+
+    def ask(self, now: MonotonicNs) -> Notice | None:
+        """Return the question to send now, None if it is over; to be called every `ASK_INTERVAL_NS`."""
+        if self._began_at is None:
+            self._began_at = now
+        is_unanswered = self.found is None and now >= self._began_at + UNANSWERED_NS
+        self.is_first = self.own.begins and is_unanswered
+        return None if self.is_over else self.own
+
+    def _refuse(self, problem: str, field: str) -> NoReturn:
+        raise InvalidConfig(f"node {self.own.source.node_id} {problem}", field=field)

@@ -1,1 +1,0 @@
-"""Formation: nodes that are not configured with each other agree, once, on the voters. Pure."""

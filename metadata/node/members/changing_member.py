@@ -1,0 +1,210 @@
+"""A node as a member of the metadata group for as long as it runs: with a vote or without, as the group says.
+
+Theory of operation. The configuration that is committed says who has a vote, and every node has it in its
+state machine. A node that observes and is named there, as a voter or a learner, becomes one; a voter that is
+named no more observes. Between the two nothing is taken part in for a moment, as if the node had been
+restarted; the state machine stays, and what it has already is passed over.
+
+A voter that was removed while it was away is sent nothing. It learns from the other nodes of the cluster
+which configuration is committed (`GroupMember.hear`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import assert_never
+
+from envelope.errors import DiskFull
+from envelope.types import LogIndex, NodeId, Term
+from metadata.node.members.observing_member import ObserverMember
+from metadata.node.members.parts import MemberParts
+from metadata.node.members.port import MetadataMember
+from metadata.node.members.voting_member import VotingMember
+from metadata.node.storage.port import Storage
+from metadata.node.voter.voter import CommittedMembers
+from metadata.raft.messages.node_messages import NodeMessage
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AsVoter:
+    """A voter, or a learner, goes on with its storage."""
+
+    name: NodeId
+    """Of the member."""
+    founders: frozenset[NodeId]
+    """The members with which the group began, this one among them; none: it has joined, or is to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsObserver:
+    """A node without a vote keeps up with the group."""
+
+    voters: frozenset[NodeId]
+    """Nodes that have one."""
+
+
+class GroupMember:
+    """See the module; made on the event loop it runs on.
+
+    Attributes:
+        server: lets other nodes in, for the purposes that are served.
+    """
+
+    def __init__(
+        self, parts: MemberParts, begin: AsVoter | AsObserver, storage: Storage | None = None
+    ) -> None:
+        """Begin as one of the two; `run` connects it.
+
+        Args:
+            parts: of this node.
+            begin: which of the two.
+            storage: of a voter; belongs to it from now on.
+        """
+        self.server = parts.server
+        self._parts = parts
+        self._member = self._made(begin, storage)
+        self._due: asyncio.Future[AsVoter | AsObserver] = asyncio.get_running_loop().create_future()
+        parts.addresses.on_change = self._follow
+
+    def _made(self, part: AsVoter | AsObserver, storage: Storage | None) -> MetadataMember:
+        match part:
+            case AsVoter(name, founders):
+                assert storage is not None, f"{name} has no storage"
+                return VotingMember(self._parts, name, founders, storage)
+            case AsObserver(voters):
+                return ObserverMember(self._parts, voters)
+            case _:
+                assert_never(part)
+
+    def _follow(self) -> None:
+        self._member.follow()
+
+    @property
+    def part(self) -> MetadataMember:
+        """The voter or the observer that it is now."""
+        return self._member
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node takes part as a voter, or as one that learns to be one."""
+        return isinstance(self._member, VotingMember)
+
+    @property
+    def voters(self) -> frozenset[NodeId]:
+        """See `MetadataMember.voters`."""
+        return self._member.voters
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only voter, and so no other can lead now."""
+        return self.voters == {self._parts.identity.node_id}
+
+    @property
+    def leader(self) -> NodeId | None:
+        """See `MetadataMember.leader`."""
+        return self._member.leader
+
+    @property
+    def term(self) -> Term:
+        """See `MetadataMember.term`."""
+        return self._member.term
+
+    @property
+    def disk_full(self) -> DiskFull | None:
+        """See `MetadataMember.disk_full`."""
+        return self._member.disk_full
+
+    @property
+    def problem(self) -> str | None:
+        """See `MetadataMember.problem`."""
+        return self._member.problem
+
+    async def run(self, listening: socket.socket | None) -> None:
+        """Take part until cancelled.
+
+        Args:
+            listening: bound to this node's address; None if it opens no port, so that nobody can join it.
+
+        Raises:
+            ExceptionGroup: the error of the disk, or of ours, after which the member is silent.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if listening is not None:
+                await stack.enter_async_context(self.server.listening(listening))
+            while True:
+                self._look()
+                due = await self._run_until_due()
+                storage = None
+                if isinstance(due, AsVoter):
+                    storage = await asyncio.to_thread(self._parts.open_storage, due.name)
+                _log.info("taking part as %s", due)
+                self._due = asyncio.get_running_loop().create_future()
+                self._member = self._made(due, storage)
+
+    async def _run_until_due(self) -> AsVoter | AsObserver:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._member.run())
+                due = await self._due
+                running.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # there is one task, and its errors are in a group
+        return due
+
+    async def stop(self) -> None:
+        """See `MetadataMember.stop`."""
+        await self._member.stop()
+
+    def forward(self, payloads: tuple[bytes, ...]) -> None:
+        """See `MetadataMember.forward`."""
+        self._member.forward(payloads)
+
+    def attend(self, listener: Callable[[NodeMessage], None]) -> None:
+        """Call ``listener`` with every message of a node to this one, for as long as the member runs."""
+        self._parts.attendants.append(listener)
+
+    def send(self, message: NodeMessage) -> None:
+        """See `MetadataMember.send`."""
+        self._member.send(message)
+
+    async def read(self) -> LogIndex:
+        """See `MetadataMember.read`."""
+        return await self._member.read()
+
+    # --- which part -------------------------------------------------------------------------------
+
+    def members_changed(self) -> None:
+        """Handle that the state machine has other members: this node may be one now, or none any more."""
+        self._look()
+        self._member.follow()
+
+    def hear(self, told: CommittedMembers, voters: Collection[NodeId]) -> None:
+        """Handle what another node says of the members: it may know more than this one.
+
+        Args:
+            told: by its state machine.
+            voters: the nodes of those that vote.
+        """
+        if told.configuration is not None and self._member.has_left(told.index, told.configuration):
+            self._go_on_as(AsObserver(frozenset(voters)))
+        else:
+            self._member.be_told(told, voters)
+
+    def _look(self) -> None:
+        members = self._parts.machine.members
+        configuration = members.configuration
+        if configuration is None:
+            return
+        if self._member.has_left(members.index, configuration):
+            self._go_on_as(AsObserver(frozenset()))
+        elif isinstance(self._member, ObserverMember) and self._parts.disk_name in configuration.members:
+            self._go_on_as(AsVoter(self._parts.disk_name, frozenset()))
+
+    def _go_on_as(self, part: AsVoter | AsObserver) -> None:
+        if not self._due.done():
+            self._due.set_result(part)

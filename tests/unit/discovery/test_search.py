@@ -1,0 +1,70 @@
+"""A new node finds its cluster, or begins one where it is told to and nobody answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from envelope.errors import InvalidConfig
+from envelope.types import MonotonicNs, NodeId
+from metadata.discovery.notices import NodePlace, Notice
+from metadata.discovery.search import UNANSWERED_NS, Search
+
+OWN = Notice(NodePlace(NodeId("a"), "h", 1), "da", asks=True)
+FIRST = replace(OWN, begins=True)
+OTHER = Notice(NodePlace(NodeId("b"), "h", 2), "db")
+MEMBER = replace(OTHER, cluster_id="c1", voters=(OTHER.source,))
+START = MonotonicNs(5)
+LATE = MonotonicNs(START + UNANSWERED_NS)
+
+
+def test_a_node_asks_until_it_hears_of_voters() -> None:
+    search = Search(OWN)
+    for moment in (START, LATE, MonotonicNs(10 * LATE)):
+        assert search.ask(moment) == OWN
+        search.hear(OTHER)
+        search.hear(OWN)
+    search.hear(MEMBER)
+    assert (search.found, search.is_first) == (MEMBER, False)
+    assert search.ask(LATE) is None
+
+
+def test_a_node_that_is_told_to_begins_a_cluster_that_nobody_answers_for() -> None:
+    search = Search(FIRST)
+    assert search.ask(START) == FIRST
+    search.hear(OTHER)
+    assert search.ask(MonotonicNs(LATE - 1)) == FIRST
+    assert not search.is_over
+    assert search.ask(LATE) is None
+    assert (search.is_first, search.found) == (True, None)
+
+
+def test_a_node_that_is_told_to_begin_a_cluster_that_is_there_joins_it() -> None:
+    search = Search(FIRST)
+    search.ask(START)
+    search.hear(MEMBER)
+    assert search.ask(LATE) is None
+    assert (search.found, search.is_first) == (MEMBER, False)
+
+
+@pytest.mark.parametrize(
+    ("own", "heard", "problem"),
+    [
+        (FIRST, replace(OTHER, begins=True), "node a is to begin the cluster, and so is b at h:2"),
+        (OWN, replace(OTHER, source=NodePlace(NodeId("a"), "h", 2)), "node a is another node too, a at h:2"),
+        (OWN, replace(OTHER, source=NodePlace(NodeId("b"), "h", 1)), "node a is where b at h:1 says"),
+        (
+            replace(OWN, cluster_id="c2"),
+            MEMBER,
+            "has the directory of cluster c2, and b at h:2 is of cluster c1",
+        ),
+    ],
+)
+def test_nodes_that_contradict_each_other_need_an_operator(own: Notice, heard: Notice, problem: str) -> None:
+    with pytest.raises(InvalidConfig, match=problem):
+        Search(own).hear(heard)
+
+
+def test_a_node_of_the_same_cluster_comes_back() -> None:
+    search = Search(replace(OWN, cluster_id="c1"))
+    search.hear(MEMBER)
+    assert search.found == MEMBER
