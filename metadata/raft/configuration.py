@@ -20,13 +20,13 @@ Source: Ongaro and Ousterhout, section 6; Ongaro, "Consensus: Bridging Theory an
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, TypeVar
 
 from envelope.errors import CorruptDataError
-from envelope.types import LogIndex, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeId
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 
 OrderedT = TypeVar("OrderedT", bound=int)
@@ -88,6 +88,22 @@ class Configuration:
     def _halves(self) -> tuple[tuple[NodeId, ...], ...]:
         assert self.voters, "nobody is no majority"
         return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """The members of the group as its leader knows them."""
+
+    leader: NodeId
+    """The member that knows this."""
+    configuration: Configuration
+    """The one in force."""
+    is_changing: bool
+    """A change of members is not over, or may not be as far as the leader knows: it would refuse another."""
+    is_first: bool
+    """The log names no members yet: those in force are the ones with which the group began."""
+    heard_at: Mapping[NodeId, MonotonicNs]
+    """When each of the other members last answered; if it never did, when the leader began to send to it."""
 
 
 class ConfigurationsByIndex:

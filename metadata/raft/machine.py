@@ -26,7 +26,7 @@ Bridging Theory and Practice"; the shape of the interface is that of etcd-io/raf
 from typing import assert_never
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.configuration import Configuration
+from metadata.raft.configuration import Configuration, QuorumState
 from metadata.raft.election import Election, Role
 from metadata.raft.events import (
     Action,
@@ -156,6 +156,11 @@ class Raft:
         return frozenset().union(*(each.members for each in self._log.possible_configurations)) - {
             self._node_id
         }
+
+    @property
+    def quorum(self) -> QuorumState | None:
+        """The members of the group, and when they were heard; None while this voter does not lead."""
+        return None if self._leadership is None else self._leadership.quorum
 
     @property
     def commit(self) -> LogIndex:

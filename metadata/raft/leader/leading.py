@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from envelope.types import LogIndex, MonotonicNs, NodeId, Term
-from metadata.raft.configuration import configuration_in, encode_configuration
+from metadata.raft.configuration import QuorumState, configuration_in, encode_configuration
 from metadata.raft.events import ReadReady, RefusalReason
 from metadata.raft.leader.reads import Reads
 from metadata.raft.leader.replication import FollowerMessage, Replication
@@ -62,7 +62,7 @@ class Leadership:
         self._append((b"",))
         self._replication = Replication(node_id, term, settings, log=log, output=output, now=now)
         self._round = 0
-        self._heartbeat_at = self._after(now, settings.heartbeat_interval_ns)
+        self._heartbeat_at = _after(now, settings.heartbeat_interval_ns)
         self._transfer: _Transfer | None = None
 
     @property
@@ -76,6 +76,17 @@ class Leadership:
     def followers(self) -> frozenset[NodeId]:
         """All who are sent the log."""
         return self._replication.followers
+
+    @property
+    def quorum(self) -> QuorumState:
+        """The members, and when they were heard."""
+        return QuorumState(
+            leader=self._node_id,
+            configuration=self._log.configuration,
+            is_changing=not (self._is_certain and self._may_read),
+            is_first=self._log.configurations.at(self._log.last_index) is None,
+            heard_at=self._replication.heard_at(),
+        )
 
     def has_lost_majority(self, now: MonotonicNs) -> bool:
         """Return whether no majority was heard from within an election timeout."""
@@ -107,7 +118,7 @@ class Leadership:
         configuration = self._log.configuration
         if self._transfer is not None:
             return RefusalReason.HANDING_OVER
-        if not self._is_certain or not self._may_read:
+        if self.quorum.is_changing:
             return RefusalReason.CHANGING
         first = configuration.followed_by(voters, learners)
         up = {voter for voter in voters if voter == self._node_id or self._replication.keeps_up(voter, now)}
@@ -133,7 +144,7 @@ class Leadership:
         if target not in self._log.configuration.others(self._node_id):
             return
         if self._transfer is None or self._transfer.target != target:
-            self._transfer = _Transfer(target, self._after(now, self._settings.election_timeout_ns))
+            self._transfer = _Transfer(target, _after(now, self._settings.election_timeout_ns))
 
     def proceed(self, now: MonotonicNs) -> None:
         """Do all that has become possible; called after every event."""
@@ -186,7 +197,7 @@ class Leadership:
     def _begin_round(self, now: MonotonicNs) -> None:
         """Send heartbeats; they also confirm that this leader led when the reads came that wait for it."""
         self._round += 1
-        self._heartbeat_at = self._after(now, self._settings.heartbeat_interval_ns)
+        self._heartbeat_at = _after(now, self._settings.heartbeat_interval_ns)
         self._replication.send_heartbeats(self._round)
         if self._may_read:
             self.reads.join(self._round, self._log.commit)
@@ -214,6 +225,6 @@ class Leadership:
             self._output.send(ElectNow(self._node_id, transfer.target, self.term))
             transfer.is_asked = True
 
-    @staticmethod
-    def _after(now: MonotonicNs, duration_ns: int) -> MonotonicNs:
-        return MonotonicNs(now + duration_ns)
+
+def _after(now: MonotonicNs, duration_ns: int) -> MonotonicNs:
+    return MonotonicNs(now + duration_ns)

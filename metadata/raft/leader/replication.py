@@ -77,6 +77,10 @@ class Replication:
         """Return whether a follower's log is known to be equal to the leader's."""
         return peer in self._followers and self._followers[peer].match == self._log.last_index
 
+    def heard_at(self) -> dict[NodeId, MonotonicNs]:
+        """Return when each follower last answered; if it never did, when it became one."""
+        return {peer: progress.heard_at for peer, progress in self._followers.items()}
+
     def keeps_up(self, peer: NodeId, now: MonotonicNs) -> bool:
         """Return whether a follower has all that is committed, and was heard within an election timeout."""
         progress = self._followers.get(peer)

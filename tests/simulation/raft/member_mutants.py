@@ -58,7 +58,7 @@ CHANGES_OF_MEMBERS: Final = (
     Mutant(
         "changes_overlap",
         _LEADING,
-        "if not self._is_certain or not self._may_read:",
+        "if self.quorum.is_changing:",
         "if configuration.is_joint:",
         scenario=f"{_MEMBERS_TEST}::test_changes_come_one_after_the_other",
     ),
