@@ -14,6 +14,9 @@ REPLICAS_DEFAULT: Final = 1
 INTERNAL_REPLICAS_MAX: Final = 3
 """Copies of an internal stream, if there are as many nodes."""
 
+VOTERS_ALLOWED: Final = (1, 3, 5)
+"""Voters of the metadata log: another one would not let it outlive more failures, and more only slow it."""
+
 READ_REPLICAS_MAX: Final = 64
 """Copies of one stream that only serve reads; the leader sends each of them everything."""
 

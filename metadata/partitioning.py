@@ -130,7 +130,7 @@ def refuse_changes_beyond_limits(rows: Sequence[Stream], patch: StreamPatch, cat
         changed = [replace(row, config=patched(row.config, patch)) for row in rows]
     except (JetstreamError, ValidationError):
         return  # no change at all: so it is refused when it is made
-    patch = with_default_replicas(patch, catalog.default_replicas)
+    patch = with_default_replicas(patch, catalog.cluster.default_replicas)
     wanted = [wanted_replicas(row, patch) for row in rows]
     reserved = sum(
         max(after.reserved_bytes, reserved_bytes(after.config, replicas or 0)) - row.reserved_bytes

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 
 from envelope.subjects import matches
 from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName
+from metadata.catalog.cluster import name_cluster, rotate_ticket_key, set_default_replicas, set_voters
 from metadata.catalog.commands import (
     AdvanceTier,
     BeginStream,
@@ -29,12 +30,14 @@ from metadata.catalog.commands import (
     ForgetNode,
     LedCommand,
     LimitNamespace,
+    NameCluster,
     Reassignment,
     ReassignReplicas,
     RegisterNode,
     RotateTicketKey,
     SetDefaultReplicas,
     SetTxid,
+    SetVoters,
     UpdateStream,
 )
 from metadata.catalog.events import Events, StreamEvent
@@ -47,11 +50,9 @@ from metadata.catalog.streams import (
     confirm_removal,
     create_stream,
     delete_stream,
-    set_default_replicas,
     update_stream,
 )
-from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables
-from metadata.catalog.ticket_keys import rotate_ticket_key
+from metadata.catalog.tables import ClusterRow, RegisteredNode, Removal, Stream, Tables
 from metadata.namespaces import NamespaceTable
 from metadata.stream_config import partition_name
 from metadata.tickets import TicketKey
@@ -143,9 +144,9 @@ class Catalog:
         return self._tables.ticket_keys
 
     @property
-    def default_replicas(self) -> int:
-        """The number of replicas of a new stream for which nobody says how many."""
-        return self._tables.default_replicas
+    def cluster(self) -> ClusterRow:
+        """The id of the cluster, and the numbers that an operator has chosen for it."""
+        return self._tables.cluster
 
     def removals(self, node_id: NodeId | None = None) -> tuple[Removal, ...]:
         """Return the owed removals (of one node), ordered by incarnation."""
@@ -167,7 +168,7 @@ class Catalog:
         return due_elections(self._tables)
 
     def audit(self) -> None:
-        """Assert K1 to K8 and K10 to K13 over everything; O(streams), for tests and simulation."""
+        """Assert K1 to K8 and K10 to K14 over everything; O(streams), for tests and simulation."""
         problems = self._tables.problems()
         assert not problems, "; ".join(problems)
 
@@ -198,7 +199,7 @@ def _decide_rarer(
     command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment | ClusterCommand,
 ) -> Events:
     match command:
-        case LimitNamespace() | RotateTicketKey() | SetDefaultReplicas():
+        case LimitNamespace() | RotateTicketKey() | SetDefaultReplicas() | SetVoters() | NameCluster():
             return _decide_of_cluster(tables, command)
         case ForgetNode():
             return forget_node(tables, command)
@@ -218,6 +219,10 @@ def _decide_of_cluster(tables: Tables, command: ClusterCommand) -> Events:
             return rotate_ticket_key(tables, command)
         case SetDefaultReplicas():
             return set_default_replicas(tables, command)
+        case SetVoters():
+            return set_voters(tables, command)
+        case NameCluster():
+            return name_cluster(tables, command)
         case _:
             assert_never(command)
 

@@ -236,6 +236,8 @@ class ForgetNode(_Exact):
     """Drop a node that holds nothing and does not come back; the removals that it owes are struck off."""
 
     node_id: NodeId
+    is_voter: bool | None = None
+    """True: it votes in the metadata group, which gives it up; else it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +268,26 @@ class SetDefaultReplicas(_Exact):
     replicas: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetVoters(_Exact):
+    """Let the metadata group have so many voters."""
+
+    voters: int | None
+    """1, 3 or 5; None: nobody says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameCluster(_Exact):
+    """Give the cluster an id that no other has; only the first command does."""
+
+    cluster_id: str
+    """32 hexadecimal digits, drawn at random by the proposer."""
+
+
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
-ClusterCommand = LimitNamespace | RotateTicketKey | SetDefaultReplicas
+ClusterCommand = LimitNamespace | RotateTicketKey | SetDefaultReplicas | SetVoters | NameCluster
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand | ClusterCommand
 
 _KINDS: Final[Mapping[str, type[Command]]] = {
@@ -290,8 +308,14 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "rotate_ticket_key": RotateTicketKey,
     "limit_namespace": LimitNamespace,
     "set_default_replicas": SetDefaultReplicas,
+    "set_voters": SetVoters,
+    "name_cluster": NameCluster,
 }
-_NEW_FIELDS: Final = {"update_stream": ("replicas",), "reassign_replicas": ("expected_isr_version",)}
+_NEW_FIELDS: Final = {
+    "update_stream": ("replicas",),
+    "reassign_replicas": ("expected_isr_version",),
+    "forget_node": ("is_voter",),
+}
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {
     kind: TypeAdapter(command) for kind, command in _KINDS.items()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from envelope.errors import JetstreamError
 from envelope.types import Incarnation, NodeId, StreamName
-from metadata.catalog.tables import InSyncReplica, RegisteredNode, Removal, Stream
+from metadata.catalog.tables import ClusterRow, InSyncReplica, RegisteredNode, Removal, Stream
 from metadata.namespaces import NamespaceLimits
 from metadata.tickets import TicketKey
 
@@ -140,10 +140,10 @@ class NamespaceLimited:
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultReplicasSet:
-    """A new stream for which nobody says how many replicas has so many."""
+class ClusterChanged:
+    """These values hold for the whole cluster; as before if the command has changed nothing."""
 
-    replicas: int
+    cluster: ClusterRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ Event = (
     | NodeForgotten
     | TicketKeysChanged
     | NamespaceLimited
-    | DefaultReplicasSet
+    | ClusterChanged
     | CommandRefused
 )
 Events = tuple[Event, ...]

@@ -19,11 +19,19 @@ from crc32c import crc32c
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
-from envelope.types import LogIndex, NodeEpoch
+from envelope.types import LogIndex, NodeEpoch, NodeId
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
-from metadata.catalog.tables import RegisteredNode, Removal, Stream, Tables, partitions_of, uses_of
-from metadata.limits import REPLICAS_DEFAULT, REPLICAS_MAX, SNAPSHOT_BYTES_MAX
+from metadata.catalog.tables import (
+    ClusterRow,
+    RegisteredNode,
+    Removal,
+    Stream,
+    Tables,
+    partitions_of,
+    uses_of,
+)
+from metadata.limits import REPLICAS_DEFAULT, SNAPSHOT_BYTES_MAX
 from metadata.namespaces import Namespace, NamespaceTable
 from metadata.tickets import TicketKey
 
@@ -33,7 +41,7 @@ READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
 no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
 knew no txids that operators set, format 8 neither keys of tickets nor limits of namespaces, format 9 no
-default number of replicas: it was 1."""
+default number of replicas: it was 1, and neither a number of voters nor an id of the cluster."""
 
 MAGIC: Final = b"JSCS"
 
@@ -54,6 +62,9 @@ class _Body:
     ticket_keys: tuple[TicketKey, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
     default_replicas: int = REPLICAS_DEFAULT
+    voters_wanted: int | None = None
+    cluster_id: str | None = None
+    removed_voters: tuple[NodeId, ...] = ()
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -71,7 +82,10 @@ def encode(catalog: Catalog) -> bytes:
                 forgotten_epoch=catalog.forgotten_epoch,
                 ticket_keys=catalog.ticket_keys,
                 namespaces=catalog.namespaces.limited(),
-                default_replicas=catalog.default_replicas,
+                default_replicas=catalog.cluster.default_replicas,
+                voters_wanted=catalog.cluster.voters_wanted,
+                cluster_id=catalog.cluster.cluster_id,
+                removed_voters=catalog.cluster.removed_voters,
             ),
             mode="json",
         )
@@ -116,7 +130,12 @@ def _catalog(body: _Body) -> Catalog:
         removals={removal.incarnation: removal for removal in body.removals},
         forgotten_epoch=body.forgotten_epoch,
         ticket_keys=body.ticket_keys,
-        default_replicas=body.default_replicas,
+        cluster=ClusterRow(
+            default_replicas=body.default_replicas,
+            voters_wanted=body.voters_wanted,
+            cluster_id=body.cluster_id,
+            removed_voters=body.removed_voters,
+        ),
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),
         namespaces=NamespaceTable({row.name: row for row in body.namespaces}, uses_of(body.streams)),
@@ -130,8 +149,6 @@ def _catalog(body: _Body) -> Catalog:
         problems.append("a namespace is there twice")
     if body.forgotten_epoch < 0:
         problems.append(f"forgotten epoch {body.forgotten_epoch}")
-    if not 1 <= body.default_replicas <= REPLICAS_MAX:
-        problems.append(f"default replicas {body.default_replicas}")
     if body.applied < 0:
         problems.append(f"applied index {body.applied}")
     if problems:

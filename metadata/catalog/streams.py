@@ -20,12 +20,10 @@ from metadata.catalog.commands import (
     ConfirmRemoval,
     CreateStream,
     DeleteStream,
-    SetDefaultReplicas,
     UpdateStream,
 )
 from metadata.catalog.directories import is_incarnation
 from metadata.catalog.events import (
-    DefaultReplicasSet,
     Events,
     PartitionCountChanged,
     RemovalConfirmed,
@@ -47,7 +45,6 @@ from metadata.catalog.holders import (
 from metadata.catalog.namespaces import beyond_limits, count_creation, creation_beyond_rate, growth
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
-from metadata.limits import REPLICAS_MAX
 from metadata.stream_config import StreamConfig, partition_name, reserved_refusal
 from metadata.stream_patch import patched
 from metadata.validation import first_problem
@@ -324,15 +321,6 @@ def confirm_removal(tables: Tables, command: ConfirmRemoval) -> Events:
     if removal is not None:
         tables.strike_off(removal, command.node_id)
     return (RemovalConfirmed(command.node_id, command.incarnation),)
-
-
-def set_default_replicas(tables: Tables, command: SetDefaultReplicas) -> Events:
-    """Put the number in force for streams that are created from now on."""
-    if not 1 <= command.replicas <= REPLICAS_MAX:
-        text = f"default_replicas: {command.replicas} is not 1 to {REPLICAS_MAX}"
-        return refused(InvalidConfig, text, field="default_replicas")
-    tables.default_replicas = command.replicas
-    return (DefaultReplicasSet(command.replicas),)
 
 
 def stream_in_life(tables: Tables, name: StreamName, incarnation: Incarnation | None) -> Stream | None:

@@ -20,6 +20,8 @@ Invariants:
     K12: the use of namespaces that is kept is that of the streams, and where the bytes of one are limited,
         every stream in it has `retention.bytes`.
     K13: at most two keys sign tickets, with different ids, each with as many bytes as it needs.
+    K14: the default replicas, the voters that are wanted and the id of the cluster are such as commands set;
+        no node that was removed as a voter is registered.
 """
 
 import re
@@ -40,10 +42,13 @@ from envelope.types import (
     TimestampUs,
 )
 from metadata.catalog.partitions import PartitionSets
-from metadata.limits import REMOVALS_MAX, REPLICAS_DEFAULT
+from metadata.limits import REMOVALS_MAX, REPLICAS_DEFAULT, REPLICAS_MAX, VOTERS_ALLOWED
 from metadata.namespaces import NamespaceTable, NamespaceUses, namespaces_of, reserved_bytes
 from metadata.stream_config import StreamConfig
 from metadata.tickets import SECRET_BYTES, TicketKey
+
+REMOVED_VOTERS_MAX: Final = 16
+"""The last ones; those of before were given up long ago, as there are fewer voters."""
 
 TICKET_KEYS_MAX: Final = 2
 """The newest signs; with the other one tickets are still good."""
@@ -228,6 +233,21 @@ class Removal:
     """The stream is gone and had objects in the object store, which go first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRow:
+    """The id of the cluster, and the numbers that an operator has chosen for it."""
+
+    default_replicas: int = REPLICAS_DEFAULT
+    """Copies of a new stream for which nobody says how many."""
+    voters_wanted: int | None = None
+    """Voters that the metadata group should have; None: nobody says how many."""
+    cluster_id: str | None = None
+    """32 hexadecimal digits, the same for ever; None: it has none yet."""
+    removed_voters: tuple[NodeId, ...] = ()
+    """Nodes that were forgotten while they had a vote, the last one at the end; without a row they would look
+    like voters that have yet to register. One that registers again is none of them."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Tables:
     """All rows; changed by the functions of this package only."""
@@ -240,8 +260,7 @@ class Tables:
     what a start of its earlier life says is never taken for its own."""
     ticket_keys: tuple[TicketKey, ...] = ()
     """The newest last; none before the first ticket."""
-    default_replicas: int = REPLICAS_DEFAULT
-    """Copies of a new stream for which nobody says how many."""
+    cluster: ClusterRow = ClusterRow()
     incarnations: set[Incarnation] = field(default_factory=set)
     """Of live streams; derived, for K2."""
     partitions: PartitionSets = field(default_factory=PartitionSets)
@@ -309,6 +328,7 @@ class Tables:
             *self._partition_problems(),
             *self._ticket_key_problems(),
             *self._namespace_problems(),
+            *self._cluster_problems(),
         ]
 
     def problems_of(self, name: StreamName) -> list[str]:
@@ -401,6 +421,23 @@ class Tables:
             yield f"K13: ticket keys {[key.key_id for key in self.ticket_keys]}"
         if not all(_is_secret(secret) for secret in keys.values()):
             yield f"K13: one of the ticket keys {list(keys)} is no key"
+
+    def _cluster_problems(self) -> Iterator[str]:
+        row, removed = self.cluster, self.cluster.removed_voters
+        if not 1 <= row.default_replicas <= REPLICAS_MAX:
+            yield f"K14: default replicas {row.default_replicas}"
+        if row.voters_wanted not in (None, *VOTERS_ALLOWED):
+            yield f"K14: {row.voters_wanted} voters wanted"
+        if row.cluster_id is not None and not is_cluster_id(row.cluster_id):
+            yield f"K14: cluster id {row.cluster_id!r}"
+        is_bounded = len(set(removed)) == len(removed) <= REMOVED_VOTERS_MAX
+        if not is_bounded or not self.nodes.keys().isdisjoint(removed):
+            yield f"K14: removed voters {removed}"
+
+
+def is_cluster_id(text: str) -> bool:
+    """Return whether ``text`` can be the id of a cluster: 32 hexadecimal digits, in lower case."""
+    return re.fullmatch("[0-9a-f]{32}", text) is not None
 
 
 def _is_secret(text: str) -> bool:

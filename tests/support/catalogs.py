@@ -28,11 +28,13 @@ from metadata.catalog.commands import (
     FinishReassignment,
     ForgetNode,
     LimitNamespace,
+    NameCluster,
     NodeAtEpoch,
     ReassignReplicas,
     RegisterNode,
     RotateTicketKey,
     SetDefaultReplicas,
+    SetVoters,
     UpdateStream,
 )
 from metadata.catalog.events import CommandRefused, Events
@@ -218,6 +220,8 @@ commands: st.SearchStrategy[Command] = st.one_of(
         replicas=st.none() | st.lists(_node_ids, max_size=3).map(tuple),
     ),
     st.builds(SetDefaultReplicas, replicas=_small),
+    st.builds(SetVoters, voters=st.none() | _small),
+    st.builds(NameCluster, cluster_id=st.sampled_from(("0" * 32, "1" * 32, "none"))),
     st.builds(DeleteStream, stream=_names, incarnation=st.none() | _lives),
     st.builds(ConfirmRemoval, node_id=_node_ids, incarnation=_lives),
     st.builds(
@@ -254,7 +258,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         expected_leader_epoch=_small.map(LeaderEpoch),
     ),
     st.builds(CancelReassignment, stream=_names, incarnation=_lives),
-    st.builds(ForgetNode, node_id=_node_ids),
+    st.builds(ForgetNode, node_id=_node_ids, is_voter=st.none() | st.booleans()),
     st.builds(
         RotateTicketKey,
         key=st.sampled_from("abc").map(lambda word: TicketKey(word, 32 * f"{ord(word):x}", TimestampUs(1))),

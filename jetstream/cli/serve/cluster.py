@@ -18,7 +18,6 @@ from jetstream.cli.output.background_lines import BackgroundLines
 from jetstream.cli.output.console import print_json, print_line
 from jetstream.cli.serve.cluster_directory import (
     NODES_MAX,
-    VOTERS_ALLOWED,
     ClusterDirectory,
     NodePorts,
     cluster_directory,
@@ -36,6 +35,7 @@ from jetstream.cli.serve.running import (
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.settings.node_config import ENV_PREFIX
+from metadata.limits import VOTERS_ALLOWED
 
 SOCKET_PORT_DEFAULT: Final = 9292
 

@@ -25,9 +25,9 @@ from jetstream.cli.serve.data_directory import CLUSTER_FILE, claim_data_director
 from jetstream.log.disk.identity import IDENTITY_FILE, LOCK_FILE
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import NEW_SUFFIX, Json, decode_state, natural, read_whole, write_state
+from metadata.limits import VOTERS_ALLOWED
 
 HOST: Final = "127.0.0.1"
-VOTERS_ALLOWED: Final = (1, 3, 5)
 NODES_MAX: Final = 5
 SETTINGS_FILE: Final = "node.toml"
 

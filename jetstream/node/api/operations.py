@@ -423,7 +423,7 @@ class ApiOperations:
             metadata_leader=self._metadata.leader,
             streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],
-            default_replicas=self._catalog.default_replicas,
+            default_replicas=self._catalog.cluster.default_replicas,
         )
 
 

@@ -55,7 +55,7 @@ class Placing:
         Raises:
             InvalidConfig: more replicas must hold a record than there are.
         """
-        default = self._catalog.default_replicas
+        default = self._catalog.cluster.default_replicas
         if request.is_partitioned:
             rows = self._catalog.partition_rows(request.name)
             return request.config(len(planned(rows[0])) if rows else default)
@@ -99,7 +99,7 @@ class Placing:
             UnknownStream: there is no such stream.
             NotLeader, InvalidConfig: as `creation`.
         """
-        patch = with_default_replicas(request.patch, self._catalog.default_replicas)
+        patch = with_default_replicas(request.patch, self._catalog.cluster.default_replicas)
         name = StreamName(request.name)
         replicas, read_replicas = await self._placed(lambda: self._place_changes(name, patch))
         return UpdateStream(

@@ -12,14 +12,17 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
     ChangeLeader,
     DeleteStream,
+    ForgetNode,
+    NameCluster,
     ReassignReplicas,
     SetDefaultReplicas,
+    SetVoters,
     canonical_json,
     decode_command,
     encode_command,
 )
 from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
-from metadata.catalog.tables import UncleanElection
+from metadata.catalog.tables import ClusterRow, UncleanElection
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import (
     CREATED,
@@ -179,11 +182,11 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "begun": True,
             }
         ],
-        "removals": [],
+        **{key: [] for key in ("removals", "ticket_keys", "removed_voters")},
         "forgotten_epoch": 0,
-        "ticket_keys": [],
         "namespaces": [{"name": "shop", "limits": SHOP, "paid_until": 0}],
         "default_replicas": 1,
+        **dict.fromkeys(("voters_wanted", "cluster_id")),
     }
 
 
@@ -281,13 +284,25 @@ def test_in_format_8_no_namespace_had_limits() -> None:
     assert restored.namespaces.uses.of("shop").streams == 1
 
 
-def test_in_format_9_a_new_stream_had_one_replica_by_default() -> None:
-    catalog = catalog_of(register(), create("a", "l1"), SetDefaultReplicas(3))
+def test_in_format_9_nothing_was_set_for_the_whole_cluster() -> None:
+    catalog = catalog_of(
+        register(),
+        register("n2"),
+        create("a", "l1"),
+        SetDefaultReplicas(3),
+        SetVoters(5),
+        NameCluster("0f" * 16),
+    )
+    apply(catalog, ForgetNode(NodeId("n2"), is_voter=True))
     data = snapshot.encode(catalog)
-    assert snapshot.decode(data).default_replicas == 3
+    row = ClusterRow(
+        default_replicas=3, voters_wanted=5, cluster_id="0f" * 16, removed_voters=(NodeId("n2"),)
+    )
+    assert snapshot.decode(data).cluster == row
     body = json.loads(data[snapshot.HEADER_BYTES :])
-    assert body.pop("default_replicas") == 3
-    assert snapshot.decode(resealed(body, version=9)).default_replicas == 1
+    for name in ("default_replicas", "voters_wanted", "cluster_id", "removed_voters"):
+        assert body.pop(name)
+    assert snapshot.decode(resealed(body, version=9)).cluster == ClusterRow()
 
 
 def test_a_stored_change_of_limits_knows_null_from_absent() -> None:
@@ -401,7 +416,11 @@ def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
         (lambda body: body["namespaces"].append({"name": "", "limits": {"bytes": 1}}), "K12"),
         (lambda body: body["namespaces"].extend([{"name": "s", "limits": {"streams": 1}}] * 2), "twice"),
         (lambda body: body.update(applied=-1), "applied"),
-        (lambda body: body.update(default_replicas=0), "default replicas"),
+        (lambda body: body.update(default_replicas=0), "K14: default replicas"),
+        (lambda body: body.update(voters_wanted=2), "K14: 2 voters"),
+        (lambda body: body.update(cluster_id="0F" * 16), "K14: cluster id"),
+        (lambda body: body.update(removed_voters=["n1"]), "K14: removed voters"),
+        (lambda body: body.update(removed_voters=["n2", "n2"]), "K14: removed voters"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),
     ],
