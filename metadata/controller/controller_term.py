@@ -89,7 +89,7 @@ class Decide:
     command: controlling.Decision
 
 
-Action = ConfirmLeadership | SendToNode | Decide
+Action = ConfirmLeadership | SendToNode | Decide | controlling.ChangeVoters
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -109,7 +109,11 @@ class ControllerTerm:
     """
 
     def __init__(
-        self, catalog: Catalog, node_id: NodeId, settings: ControllerSettings = _DEFAULT_SETTINGS
+        self,
+        catalog: Catalog,
+        node_id: NodeId,
+        settings: ControllerSettings = _DEFAULT_SETTINGS,
+        cluster_id: str | None = None,
     ) -> None:
         """Begin as a voter that does not lead.
 
@@ -117,9 +121,11 @@ class ControllerTerm:
             catalog: this voter's, applied to by the caller; the same object for ever.
             node_id: this voter.
             settings: the same on all voters.
+            cluster_id: as of `Controller`.
         """
         self._catalog = catalog
         self._node_id = node_id
+        self._cluster_id = cluster_id
         self._settings = settings
         self._term: Term | None = None
         self._controller: Controller | None = None
@@ -194,7 +200,7 @@ class ControllerTerm:
             if not leads:
                 return ()
             assert self._term is not None, f"J5: question {number} was answered in no term"
-            self._controller = Controller(self._catalog, now, self._settings)
+            self._controller = Controller(self._catalog, now, self._settings, self._cluster_id)
             waiting = tuple(self._reports)
             self._reports.clear()
             return tuple(action for message in waiting for action in self._reported(message, now))
@@ -234,8 +240,15 @@ class ControllerTerm:
     def _wanted(self, actions: Iterable[controlling.Action]) -> Iterable[Action]:
         for action in actions:
             match action:
-                case controlling.Elect(command) | controlling.Finish(command) | controlling.Grow(command):
+                case (
+                    controlling.Elect(command)
+                    | controlling.Finish(command)
+                    | controlling.Grow(command)
+                    | controlling.Name(command)
+                ):
                     yield Decide(command)
+                case controlling.ChangeVoters():
+                    yield action
                 case controlling.RefuseLease(node, node_epoch):
                     yield SendToNode(LeaseRefused(self._node_id, node, node_epoch))
                 case controlling.GrantLease(node, node_epoch, duration_ns):

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from envelope.types import LeaderEpoch, NodeEpoch, NodeId, StreamName
-from metadata.catalog.commands import ChangeLeader, FinishReassignment, ReassignReplicas
+from metadata.catalog.commands import ChangeLeader, FinishReassignment, NameCluster, ReassignReplicas
 from metadata.catalog.events import Events
+from metadata.raft.configuration import QuorumState
+from metadata.raft.events import ChangeMembers
 
 # --- events -------------------------------------------------------------------------------------------
 
@@ -52,6 +54,9 @@ class RowsChanged:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; to be given several times in a lease."""
+
+    quorum: QuorumState | None = None
+    """The members of the metadata group; None: they are not to be changed."""
 
 
 Event = NodeHeard | LeaderSilent | NodeUnheard | NodeStopping | RowsChanged | Tick
@@ -102,5 +107,19 @@ class Grow:
     command: ReassignReplicas
 
 
-Decision = ChangeLeader | FinishReassignment | ReassignReplicas
-Action = GrantLease | RefuseLease | Elect | Finish | Grow
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Propose this command, which gives the cluster its id; only the first one does."""
+
+    command: NameCluster
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeVoters:
+    """Begin this change of the metadata group's members; it may be refused, lost or repeated."""
+
+    change: ChangeMembers
+
+
+Decision = ChangeLeader | FinishReassignment | ReassignReplicas | NameCluster
+Action = GrantLease | RefuseLease | Elect | Finish | Grow | Name | ChangeVoters

@@ -10,7 +10,8 @@ changes nothing.
 A stream that is being moved is finished here: once its new replicas are in sync, one of them is elected and
 the others are let go. A stream that is whole, and has been for a while, goes back to its preferred leader;
 one stream at a time, as each election holds up publishers for a moment. An internal stream that was made when
-there were fewer nodes gets more replicas (`internal_growth`).
+there were fewer nodes gets more replicas (`internal_growth`). The metadata group itself gets the voters that
+it should have (`voters`).
 
 One report is enough for an ISR of two, as one is the majority of the others. So that two nodes that cannot
 reach each other do not take turns, a leader that was replaced for its silence is not elected for another's
@@ -28,7 +29,7 @@ from typing import Final, assert_never
 from envelope.errors import UnknownStream
 from envelope.types import LeaderEpoch, MonotonicNs, NodeEpoch, NodeId, StreamName
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import ChangeLeader, FinishReassignment
+from metadata.catalog.commands import ChangeLeader, FinishReassignment, NameCluster
 from metadata.catalog.events import (
     CommandRefused,
     IsrChanged,
@@ -45,12 +46,14 @@ from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.alive_nodes import AliveNodes
 from metadata.controller.events import (
     Action,
+    ChangeVoters,
     Elect,
     Event,
     Finish,
     GrantLease,
     Grow,
     LeaderSilent,
+    Name,
     NodeHeard,
     NodeStopping,
     NodeUnheard,
@@ -64,6 +67,8 @@ from metadata.controller.preferred import PreferredLeaders
 from metadata.controller.reports import SilenceReports
 from metadata.controller.settings import ControllerSettings
 from metadata.controller.unclean import last_choice, ordered_election
+from metadata.controller.voters import VoterChanges
+from metadata.raft.configuration import QuorumState
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -92,7 +97,11 @@ class Controller:
     """
 
     def __init__(
-        self, catalog: Catalog, now: MonotonicNs, settings: ControllerSettings = _DEFAULT_SETTINGS
+        self,
+        catalog: Catalog,
+        now: MonotonicNs,
+        settings: ControllerSettings = _DEFAULT_SETTINGS,
+        cluster_id: str | None = None,
     ) -> None:
         """Begin the term.
 
@@ -100,6 +109,7 @@ class Controller:
             catalog: as new as this term, at least; applied to by the caller, read here.
             now: the time.
             settings: times.
+            cluster_id: the id that a cluster without one is to get, drawn at random; None: it gets none.
         """
         self._catalog = catalog
         self._settings = settings
@@ -109,6 +119,8 @@ class Controller:
         """Nodes whose streams were opened because their lease has run out."""
         self._led = LedStreams(catalog.streams())
         self._preferred = PreferredLeaders(settings.preferred_settle_ns, settings.preferred_pause_ns)
+        self._cluster_id, self._name_at = cluster_id, now
+        self._voter_changes = VoterChanges(catalog, self._alive_nodes, settings)
         self._growth = InternalGrowth(catalog, self._alive_nodes, settings.retry_interval_ns)
         self._open: set[StreamName] = set()
         for stream in catalog.streams():
@@ -131,10 +143,11 @@ class Controller:
             case RowsChanged(events):
                 touched = {name for change in events for name in self._changed(change, now)}
                 return tuple(self._elect(touched, now))
-            case Tick():
+            case Tick(quorum):
                 self._reports.expire(now)
                 self._find_dead(now)
-                return (*self._elect(self._open, now), *self._restore(now), *self._grow(now))
+                streams = (*self._elect(self._open, now), *self._restore(now), *self._grow(now))
+                return streams if quorum is None else (*streams, *self._tend_quorum(quorum, now))
             case _:
                 assert_never(event)
 
@@ -272,6 +285,16 @@ class Controller:
         command = self._growth.next_move(now)
         if command is not None:
             yield Grow(command)
+
+    def _tend_quorum(self, quorum: QuorumState, now: MonotonicNs) -> Iterator[Action]:
+        """Give the cluster an id if it has none, and the metadata group the voters that it should have."""
+        is_nameless = self._catalog.cluster.cluster_id is None
+        if is_nameless and self._cluster_id is not None and now >= self._name_at:
+            self._name_at = MonotonicNs(now + self._settings.retry_interval_ns)
+            yield Name(NameCluster(self._cluster_id))
+        change = self._voter_changes.next_change(quorum, now)
+        if change is not None:
+            yield ChangeVoters(change)
 
     def _close(self, name: StreamName, row: Stream | None) -> None:
         self._open.discard(name)

@@ -37,6 +37,13 @@ class ControllerSettings:
     preferred_pause_ns: int = 1000 * _MS
     """How long between two such elections: each interrupts a stream for a moment."""
 
+    voter_replace_after_ns: int = 60_000 * _MS
+    """How long the metadata leader must not have heard a voter before another node takes its place.
+
+    A voter that restarts, or whose machine does, comes back with all that it has: no reason to send the whole
+    catalogue to another. One that is known to have lost its disk is replaced at once.
+    """
+
     def __post_init__(self) -> None:
         assert 0 < self.retry_interval_ns <= self.lease_ns, "a lost proposal would outlive a lease"
         assert 0 < self.report_valid_ns <= self.accused_ns, (

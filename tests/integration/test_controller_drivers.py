@@ -9,7 +9,9 @@ import pytest
 
 from envelope.errors import Fenced, StreamOffline
 from envelope.types import LogIndex, NodeEpoch, NodeId
+from metadata.catalog.commands import ForgetNode, SetVoters
 from metadata.node.timers.movable_timer import now
+from metadata.raft.configuration import Configuration
 from metadata.raft.messages.node_messages import LeaseGranted
 from tests.support.catalogs import create, register
 from tests.support.metadata_members import MS
@@ -373,5 +375,53 @@ def test_a_grant_for_another_start_is_worth_nothing(tmp_path: Path) -> None:
             node.membership.unheard(NodeId("nobody"))
             await cluster.until(lambda: node.resumed == 2)
             assert node.membership.lease.until <= node.grants[-1].asked_at + LONG.lease_ns * 15 // 16
+
+    run(test())
+
+
+def members_of(cluster: StewardedNodes) -> Configuration | None:
+    """Return the members, once no change of them is under way and the log names them."""
+    quorum = cluster.leader.group.member.membership()
+    is_settled = quorum is not None and not quorum.is_changing and not quorum.is_first
+    return quorum.configuration if quorum is not None and is_settled else None
+
+
+def test_a_cluster_has_one_id_and_its_log_names_its_voters(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abc", tmp_path, LONG) as cluster:
+            await cluster.until(lambda: members_of(cluster) == Configuration((A, B, C)))
+            await cluster.until(lambda: all(node.group.catalog.cluster.cluster_id for node in cluster.all))
+            (cluster_id,) = {node.group.catalog.cluster.cluster_id for node in cluster.all}
+            followers = [node for node in cluster.all if node is not cluster.leader]
+            assert [node.group.member.membership() for node in followers] == [None, None]
+            await cluster.led_by(followers[0].node_id)
+            await cluster.create("orders", "abc")  # committed in the new term, with whatever came before
+            assert {node.group.catalog.cluster.cluster_id for node in cluster.all} == {cluster_id}
+
+    run(test())
+
+
+def test_fewer_voters_are_left_where_fewer_are_wanted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abc", tmp_path, LONG) as cluster:
+            await cluster.led_by(B)
+            (await cluster.node(A).group.propose(SetVoters(1))).answer()
+            await cluster.until(lambda: members_of(cluster) == Configuration((B,)))
+            for node in (A, C):
+                await cluster.node(node).stop()
+            await cluster.create("orders", "b")
+            assert cluster.row().leader == B, "it needs nobody else"
+
+    run(test())
+
+
+def test_a_removed_voter_is_given_up_and_the_number_stays_odd(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with nodes("abcde", tmp_path, LONG) as cluster:
+            await cluster.led_by(A)
+            await cluster.node(C).stop()
+            (await cluster.node(A).group.propose(ForgetNode(C, is_voter=True))).answer()
+            left = Configuration((A, B, NodeId("d")))
+            await cluster.until(lambda: members_of(cluster) == left)
 
     run(test())

@@ -39,7 +39,7 @@ from metadata.controller.controller_term import (
     Replaced,
     SendToNode,
 )
-from metadata.controller.events import Decision, RowsChanged, Tick
+from metadata.controller.events import ChangeVoters, Decision, RowsChanged, Tick
 from metadata.controller.settings import ControllerSettings
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.timers.movable_timer import now
@@ -51,6 +51,7 @@ from metadata.raft.settings import NEVER
 _log = logging.getLogger(__name__)
 
 TICK_NS: Final = 100_000_000
+_CLUSTER_ID_BYTES: Final = 16
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
 
@@ -70,7 +71,8 @@ class ControllerDriver:
         """
         self._group = group
         self._node_id = node_id
-        self._controller_term = ControllerTerm(group.catalog, node_id, settings)
+        cluster_id = secrets.token_hex(_CLUSTER_ID_BYTES)
+        self._controller_term = ControllerTerm(group.catalog, node_id, settings, cluster_id)
         self._reports: deque[NodeReport] = deque(maxlen=WAITING_MAX)
         self._actions: list[Action] = []
         self._wake = WakeEvent()
@@ -107,7 +109,7 @@ class ControllerDriver:
                     self._do(self._controller_term.handle(NodeReported(self._reports.popleft()), now()))
                 if self._leads and now() >= tick_at:
                     tick_at = MonotonicNs(now() + TICK_NS)
-                    self._do(self._controller_term.handle(Tick(), now()))
+                    self._do(self._controller_term.handle(Tick(self._group.member.membership()), now()))
                 self._wake.clear()  # all that it was set for is in the actions
                 self._perform(tasks)
                 await self._wake.wait(tick_at if self._leads else NEVER, self._group.next_leader())
@@ -178,6 +180,8 @@ class ControllerDriver:
                     self._propose(_dated(command))
                 case Decide(command):
                     self._propose(command)
+                case ChangeVoters(change):
+                    self._group.member.change_members(change)
                 case _:
                     assert_never(action)
 

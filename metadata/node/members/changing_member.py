@@ -25,6 +25,8 @@ from metadata.node.members.port import MetadataMember
 from metadata.node.members.voting_member import VotingMember
 from metadata.node.storage.port import Storage
 from metadata.node.voter.voter import CommittedMembers
+from metadata.raft.configuration import QuorumState
+from metadata.raft.events import ChangeMembers
 from metadata.raft.messages.node_messages import NodeMessage
 
 _log = logging.getLogger(__name__)
@@ -175,6 +177,14 @@ class GroupMember:
     async def read(self) -> LogIndex:
         """See `MetadataMember.read`."""
         return await self._member.read()
+
+    def membership(self) -> QuorumState | None:
+        """See `MetadataMember.membership`."""
+        return self._member.membership()
+
+    def change_members(self, change: ChangeMembers) -> None:
+        """See `MetadataMember.change_members`."""
+        self._member.change_members(change)
 
     # --- which part -------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from metadata.node.peers.voter_links import RECEIVE_BYTES, Outlets
 from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import not_leader
 from metadata.node.voter.voter import CommittedMembers
-from metadata.raft.configuration import Configuration
-from metadata.raft.events import Apply, MetadataLeaderChanged, Restore
+from metadata.raft.configuration import Configuration, QuorumState
+from metadata.raft.events import Apply, ChangeMembers, MetadataLeaderChanged, Restore
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.observer_messages import ObserverMessage
 from metadata.raft.messages.wire import Forwarded, MessageReader
@@ -157,6 +157,14 @@ class ObserverMember:
     def send(self, message: NodeMessage) -> None:
         """See `MetadataMember.send`: only voters are connected."""
         self._outlets.send(message)
+
+    def membership(self) -> QuorumState | None:
+        """See `MetadataMember.membership`: an observer never leads."""
+        return None
+
+    def change_members(self, change: ChangeMembers) -> None:
+        """See `MetadataMember.change_members`: only a leader can."""
+        del change
 
     async def read(self) -> LogIndex:
         """See `MetadataMember.read`.

@@ -6,7 +6,8 @@ from typing import Protocol
 from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId, Term
 from metadata.node.voter.voter import CommittedMembers
-from metadata.raft.configuration import Configuration
+from metadata.raft.configuration import Configuration, QuorumState
+from metadata.raft.events import ChangeMembers
 from metadata.raft.messages.node_messages import NodeMessage
 
 
@@ -48,6 +49,12 @@ class MetadataMember(Protocol):
 
     def send(self, message: NodeMessage) -> None:
         """Send a message to a node; it may be lost on the way, to this node itself it is handed over."""
+
+    def membership(self) -> QuorumState | None:
+        """Return the members of the group, and when each was heard; None if this member does not lead."""
+
+    def change_members(self, change: ChangeMembers) -> None:
+        """Begin a change of the group's members; it may be refused; else it shows in `membership`."""
 
     async def read(self) -> LogIndex:
         """Return the index that must be applied to see everything that was committed before this call.

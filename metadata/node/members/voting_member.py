@@ -19,7 +19,8 @@ from metadata.node.peers.voter_links import PeerNetwork
 from metadata.node.storage.port import Storage
 from metadata.node.timers.movable_timer import now
 from metadata.node.voter.voter import CommittedMembers, Voter
-from metadata.raft.configuration import Configuration
+from metadata.raft.configuration import Configuration, QuorumState
+from metadata.raft.events import ChangeMembers, Proposed
 from metadata.raft.machine import Raft
 from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.observer_messages import ObserverMessage
@@ -134,6 +135,18 @@ class VotingMember:
         with contextlib.suppress(NotLeader, Overloaded):
             self.voter.propose(payloads)
 
+    def membership(self) -> QuorumState | None:
+        """See `MetadataMember.membership`."""
+        return self.voter.quorum
+
+    def change_members(self, change: ChangeMembers) -> None:
+        """See `MetadataMember.change_members`."""
+        answer = self.voter.ask(change)
+        if isinstance(answer, Proposed):
+            _log.info("members change voters=%s learners=%s", *map(_listed, (change.voters, change.learners)))
+        else:
+            _log.debug("members do not change yet voters=%s: %s", _listed(change.voters), answer)
+
     def send(self, message: NodeMessage) -> None:
         """See `MetadataMember.send`: a node observes, or is connected as a member, or cannot be told."""
         if message.target == self._node_id:
@@ -200,3 +213,7 @@ class VotingMember:
 
     async def _fail_with_voter(self) -> None:
         await self.voter.failure
+
+
+def _listed(names: Collection[NodeId]) -> str:
+    return ",".join(names)

@@ -28,10 +28,11 @@ from metadata.node.storage.port import Storage
 from metadata.node.timers.movable_timer import MovableTimer, now
 from metadata.node.voter.pending_reads import PendingReads, not_leader
 from metadata.node.voter.voter_disk import VoterDisk
-from metadata.raft.configuration import Configuration
+from metadata.raft.configuration import Configuration, QuorumState
 from metadata.raft.events import (
     Action,
     Apply,
+    ChangeMembers,
     CompactLog,
     Event,
     MessageReceived,
@@ -158,9 +159,9 @@ class Voter:
         return self._raft.term
 
     @property
-    def applied(self) -> LogIndex:
-        """The last entry that was applied here."""
-        return self._raft.applied
+    def quorum(self) -> QuorumState | None:
+        """The members of the group, and when each was heard; None while this voter does not lead."""
+        return self._raft.quorum
 
     @property
     def configuration(self) -> Configuration:
@@ -202,7 +203,7 @@ class Voter:
             NotLeader: nothing was appended; its detail names the ``leader``, if that is known.
             Overloaded: nothing was appended: too much is not committed yet.
         """
-        match self._answered(Propose(payloads)):
+        match self.ask(Propose(payloads)):
             case Proposed() as proposed:
                 return proposed
             case ProposalRefused(RefusalReason.OVERLOADED):
@@ -211,6 +212,16 @@ class Voter:
                 raise not_leader(leader)
             case _:
                 raise not_leader(None)
+
+    def ask(self, request: Propose | ChangeMembers) -> Proposed | ProposalRefused | None:
+        """Append what is asked for, if this voter leads; return the answer, None if it does not run.
+
+        An entry that was appended may be lost with this leader: only `quorum`, or the state, says that it is
+        committed.
+        """
+        self._answer = None
+        self._handle(request)
+        return self._answer
 
     async def read(self) -> LogIndex:
         """Return the index that must be applied to see everything that was committed before this call.
@@ -233,12 +244,6 @@ class Voter:
         self._handle(TransferLeadership(target))
 
     # --- events -----------------------------------------------------------------------------------
-
-    def _answered(self, proposal: Propose) -> Proposed | ProposalRefused | None:
-        """Return the machine's answer; None if it does not run."""
-        self._answer = None
-        self._handle(proposal)
-        return self._answer
 
     @property
     def _runs(self) -> bool:

@@ -22,7 +22,7 @@ from metadata.controller.controller_term import (
     Replaced,
     SendToNode,
 )
-from metadata.controller.events import RowsChanged, Tick
+from metadata.controller.events import ChangeVoters, RowsChanged, Tick
 from metadata.raft.messages.node_messages import NodeMessage
 from tests.simulation.cluster.proposals import Proposals
 
@@ -87,6 +87,8 @@ class ControllerDriver:
                     self._ask(number)
                 case SendToNode(message):
                     self._tell(message)
+                case ChangeVoters():
+                    raise AssertionError(f"{action} of a group whose members nobody has named")
                 case Decide(command):
                     proposal_id, payload = self._proposals.name(command)
                     self._world.stewards.proposes(proposal_id, wrong)

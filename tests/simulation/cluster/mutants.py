@@ -64,8 +64,8 @@ _STEWARDS: Final = (
     _mutant(
         "controller_of_no_catalogue",
         _CONTROLLER_TERM,
-        "        self._controller = Controller(self._catalog, now, self._settings)",
-        "        self._controller = Controller(Catalog(), now, self._settings)",
+        "        self._controller = Controller(self._catalog, now, self._settings, self._cluster_id)",
+        "        self._controller = Controller(Catalog(), now, self._settings, self._cluster_id)",
     ),
     _mutant(
         "controller_outlives_its_term",

@@ -23,11 +23,13 @@ from metadata.catalog.events import (
 from metadata.catalog.reassignment import is_ready
 from metadata.catalog.tables import InSyncReplica, Stream
 from metadata.controller.events import (
+    ChangeVoters,
     Decision,
     Elect,
     Finish,
     GrantLease,
     Grow,
+    Name,
     NodeHeard,
     NodeStopping,
     RefuseLease,
@@ -236,6 +238,8 @@ class MetadataService:
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)
                         self._world.timeline.after(delay, self._perform, command)
+                case Name() | ChangeVoters():
+                    raise AssertionError(f"{action} of a group that has no members here")
                 case Finish(decision) | Grow(decision):
                     if not self._is_lossy():
                         delay = self._delay(self._world.swarm.metadata_delay)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from envelope.types import LogIndex, MonotonicNs, NodeEpoch, NodeId, Term
-from metadata.catalog.commands import ChangeLeader
+from metadata.catalog.commands import ChangeLeader, NameCluster
 from metadata.controller.controller_term import (
     Action,
     Answered,
@@ -17,8 +17,10 @@ from metadata.controller.controller_term import (
     Replaced,
     SendToNode,
 )
-from metadata.controller.events import RowsChanged, Tick
+from metadata.controller.events import ChangeVoters, RowsChanged, Tick
 from metadata.controller.settings import ControllerSettings
+from metadata.raft.configuration import Configuration, QuorumState
+from metadata.raft.events import ChangeMembers
 from metadata.raft.messages.node_messages import (
     LeaseAsked,
     LeaseGranted,
@@ -34,6 +36,7 @@ APPLIED: Final = LogIndex(4)
 """By the catalogue: three nodes and a stream."""
 START: Final = 1_000_000_000_000
 A, B, C = (NodeId(name) for name in "abc")
+CLUSTER_ID: Final = "0123456789abcdef" * 2
 
 
 class Voter:
@@ -44,7 +47,7 @@ class Voter:
         self.catalog = catalog_of(
             *(register(node) for node in "abc"), create("orders", nodes="abc", min_insync_replicas=1)
         )
-        self.controller_term = ControllerTerm(self.catalog, A, SETTINGS)
+        self.controller_term = ControllerTerm(self.catalog, A, SETTINGS, CLUSTER_ID)
 
     def does(self, *events: Event) -> list[Action]:
         return [action for event in events for action in self.controller_term.handle(event, self.now)]
@@ -173,3 +176,35 @@ def test_an_earlier_controller_says_nothing_any_more() -> None:
         asked = voter.does(Tick(), RowsChanged(()))
         assert all(isinstance(action, ConfirmLeadership) for action in asked), asked
         assert voter.controller_term.controller is None
+
+
+def quorum() -> QuorumState:
+    """The three voters of settings, as a knows them."""
+    heard_at = dict.fromkeys((B, C), MonotonicNs(START))
+    return QuorumState(A, Configuration((A, B, C)), is_changing=False, is_first=True, heard_at=heard_at)
+
+
+def test_a_cluster_gets_an_id_and_its_log_names_its_voters() -> None:
+    voter = Voter()
+    voter.begin()
+    expected = [Decide(NameCluster(CLUSTER_ID)), ChangeVoters(ChangeMembers((A, B, C)))]
+    assert voter.does(Tick(quorum())) == expected
+    assert voter.does(Tick(quorum())) == [], "both are under way"
+    voter.now = MonotonicNs(START + SETTINGS.retry_interval_ns)
+    assert voter.does(Tick(quorum())) == expected, "both may be lost"
+
+
+def test_a_cluster_keeps_the_id_that_another_has_given_it() -> None:
+    voter = Voter()
+    apply(voter.catalog, NameCluster("f" * 32))
+    voter.begin()
+    assert voter.does(Tick(quorum())) == [ChangeVoters(ChangeMembers((A, B, C)))]
+
+
+def test_members_are_left_alone_before_the_term_is_confirmed_and_where_they_are_not_said() -> None:
+    voter = Voter()
+    voter.does(Leads(Term(1)))
+    assert voter.does(Tick(quorum())) == []
+    voter = Voter()
+    voter.begin()
+    assert voter.does(Tick()) == []

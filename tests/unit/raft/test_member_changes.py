@@ -6,7 +6,7 @@ Source: Ongaro and Ousterhout, section 6; Ongaro, "Consensus: Bridging Theory an
 import pytest
 
 from envelope.types import LogIndex, NodeId
-from metadata.raft.configuration import Configuration, encode_configuration
+from metadata.raft.configuration import Configuration, QuorumState, encode_configuration
 from metadata.raft.election import Role
 from metadata.raft.events import (
     ChangeMembers,
@@ -438,3 +438,45 @@ def test_a_leader_that_is_alone_gives_up_a_transfer_in_time() -> None:
     cluster.give(A, TransferLeadership(B))
     cluster.propose(A, b"x")
     assert isinstance(cluster[A].news[-1], Proposed)
+
+
+# --- what a leader says of its group ------------------------------------------------------------------------
+
+
+def quorum(cluster: RaftCluster) -> QuorumState:
+    state = cluster[A].raft.quorum
+    assert state is not None, "A leads"
+    return state
+
+
+def test_a_leader_says_who_its_members_are_and_nobody_else_does() -> None:
+    cluster = joining(RaftCluster.led_by_a(), D)
+    state = quorum(cluster)
+    assert (state.leader, state.configuration, state.is_first) == (A, Configuration(THREE), True)
+    assert cluster[B].raft.quorum is None
+    changed(cluster, THREE, (D,))
+    state = quorum(cluster)
+    assert (state.configuration, state.is_first) == (Configuration(THREE, learners=(D,)), False)
+
+
+def test_a_leader_says_that_a_change_is_under_way_for_as_long_as_it_refuses_another() -> None:
+    cluster = RaftCluster.led_by_a()
+    assert not quorum(cluster).is_changing
+    assert isinstance(change(cluster, (A,)), Proposed)
+    while quorum(cluster).is_changing:
+        assert change(cluster, THREE) == refused(RefusalReason.CHANGING)
+        cluster.deliver(cluster.pool[0])
+    assert quorum(cluster).configuration == Configuration((A,))
+
+
+def test_a_leader_says_when_each_member_was_heard_and_of_a_silent_one_when_it_began_to_send() -> None:
+    cluster = RaftCluster.led_by_a()
+    began = cluster.clock.now
+    cluster.cut.add(C)
+    cluster.let_pass(3 * TIMEOUT)
+    heard_at = quorum(cluster).heard_at
+    assert set(heard_at) == {B, C}
+    assert heard_at[C] <= began < cluster.clock.now - TIMEOUT < heard_at[B] <= cluster.clock.now
+    joining(cluster, D)
+    changed(cluster, THREE, (D,))
+    assert quorum(cluster).heard_at[D] == cluster.clock.now
