@@ -21,7 +21,10 @@ INFO_EXAMPLES: Final = (
     "jetstream cluster info --json | jq .cluster.metadata_leader",
 )
 
-UPDATE_CLUSTER_EXAMPLES: Final = ("jetstream cluster update --default-replicas 3",)
+UPDATE_CLUSTER_EXAMPLES: Final = (
+    "jetstream cluster update --default-replicas 3",
+    "jetstream cluster update --voters 5",
+)
 
 ROTATE_KEY_EXAMPLES: Final = ("jetstream cluster rotate-key", "jetstream cluster rotate-key --revoke")
 
@@ -72,24 +75,39 @@ async def info(nats: NatsOptions, as_json: Json = False) -> None:
 async def update_cluster(
     nats: NatsOptions,
     default_replicas: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--default-replicas", min=1, help="Copies of streams that are created without --replicas."
         ),
-    ],
+    ] = None,
+    voters: Annotated[
+        int | None, typer.Option("--voters", help="Nodes that decide about the cluster: 1, 3 or 5.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Change a setting that holds for the whole cluster; streams that there are stay as they are."""
+    """Change settings that hold for the whole cluster; streams that there are stay as they are.
+
+    Voters come and go one change after the other, as nodes are there; `jetstream cluster info` shows them.
+    """
+    settings = {"default_replicas": default_replicas, "voters": voters}
+    changes: dict[str, object] = {name: value for name, value in settings.items() if value is not None}
+    if not changes:
+        raise typer.BadParameter("choose --default-replicas, --voters, or both")
     async with connected(nats) as client:
-        done = await client.requests.ask(
-            "cluster.update", {"default_replicas": default_replicas}, ClusterInfo
-        )
-    print_result(done, _default_text(done), as_json)
+        done = await client.requests.ask("cluster.update", changes, ClusterInfo)
+    texts = {"default_replicas": _default_text(done), "voters": _voters_text(done)}
+    print_result(done, "; ".join(texts[name] for name in changes), as_json)
 
 
 def _default_text(cluster: ClusterInfo) -> str:
     copies = "replica" if cluster.default_replicas == 1 else "replicas"
     return f"a new stream has {cluster.default_replicas} {copies} by default"
+
+
+def _voters_text(cluster: ClusterInfo) -> str:
+    wanted = "" if cluster.voters_wanted is None else f" ({cluster.voters_wanted} wanted)"
+    soon = f"; {', '.join(cluster.learners)} soon" if cluster.learners else ""
+    return f"voters{wanted}: {', '.join(cluster.voters)}{soon}"
 
 
 async def rotate_key(
@@ -165,6 +183,7 @@ def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
     )
     print_table(f"cluster {cluster.name}", columns, rows)
     print_line(f"the metadata log is led by {cluster.metadata_leader or 'nobody'}")
+    print_line(_voters_text(cluster))
     print_line(_default_text(cluster))
     stream_columns = ("stream", "state", "leader", "epoch", "in sync", "not in sync", "lag")
     stream_rows = (

@@ -216,11 +216,14 @@ class UpdateClusterRequest(_Request):
     default_replicas: Replicas | None = Field(
         default=None, description="copies of streams that are created without a number; null: 1"
     )
+    voters: Annotated[int, Strict()] | None = Field(
+        default=None, description="nodes that decide, 1, 3 or 5; null: three, or as many as there are"
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.model_fields_set:
-            raise RequestError("default_replicas: say which setting to change")
+            raise RequestError("default_replicas, voters: say which setting to change")
         return self
 
 

@@ -351,8 +351,20 @@ class ClusterInfo(ApiResponse):
     """The nodes of the cluster and how to reach them."""
 
     name: str
+    cluster_id: str | None = Field(
+        default=None, description="32 hexadecimal digits, no other cluster's; null: it has none yet"
+    )
     nodes: list[NodeInfo]
     metadata_leader: str | None
+    voters: list[str] = Field(
+        default_factory=list, description="nodes with a vote in the metadata log, registered or not"
+    )
+    learners: list[str] | None = Field(
+        default=None, description="nodes that are about to become voters; null: nobody leads who could say"
+    )
+    voters_wanted: int | None = Field(
+        default=None, description="so many voters there should be; null: three, or as many as there are"
+    )
     streams: int = Field(description="without the system's own")
     protocol_versions: list[int] = Field(description="of the socket protocol, that every node speaks")
     default_replicas: int = Field(

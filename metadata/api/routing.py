@@ -26,6 +26,7 @@ from metadata.api.requests import (
     NamespaceInfoRequest,
     ReassignStreamRequest,
     RebalanceRequest,
+    RemoveNodeRequest,
     Request,
     ResetStreamTimeRequest,
     RestoreStreamRequest,
@@ -78,6 +79,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | ClusterInfoRequest()
             | UpdateClusterRequest()
             | DrainNodeRequest()
+            | RemoveNodeRequest()
             | RebalanceRequest()
             | RestoreStreamRequest()
             | ElectLeaderRequest()

@@ -79,18 +79,24 @@ class VoterChanges:
         if number < 1:
             return set(quorum.configuration.voters)  # the removed one is all there is
         chosen = self._most_spread(live, number, quorum.leader)
-        preferred = set(quorum.configuration.learners)
         while candidates and len(chosen) < number:
             racks = Counter(map(self._rack, chosen))
             best = min(
                 candidates,
-                key=lambda one: (one in self._silent, racks[self._rack(one)], one not in preferred, one),
+                key=lambda member: (
+                    member in self._silent,
+                    racks[self._rack(member)],
+                    member not in quorum.configuration.learners,
+                    member,
+                ),
             )
             candidates.remove(best)
             chosen.append(best)
-        # A member whose node has another one does not come back.
+        nodes = set(map(node_of, chosen))
         dead = [voter for voter in remaining if voter not in live]
-        dead.sort(key=lambda voter: node_of(voter) in set(map(node_of, chosen)))
+        dead.sort(
+            key=lambda voter: node_of(voter) in nodes
+        )  # which has another member, and does not come back
         return {*chosen, *dead[: number - len(chosen)]}
 
     def _wanted_number(self, quorum: QuorumState) -> int:
@@ -118,13 +124,13 @@ class VoterChanges:
 
     def _is_dead(self, voter: NodeId, quorum: QuorumState, now: MonotonicNs) -> bool:
         if voter == quorum.leader:
-            return False
+            return False  # a newer start of its node ends it
         node = self._catalog.node(node_of(voter))
         is_disk_gone = node is not None and disk_of(voter) not in (None, node.directory)
         return is_disk_gone or self._is_silent(voter, quorum, now)
 
     def _is_silent(self, member: NodeId, quorum: QuorumState, now: MonotonicNs) -> bool:
-        return now - quorum.heard_at[member] >= self._settings.voter_replace_after_ns
+        return not quorum.is_heard(member, now, self._settings.voter_replace_after_ns)
 
     def _look_for_silence(self, quorum: QuorumState, now: MonotonicNs) -> None:
         for learner in quorum.configuration.learners:

@@ -105,6 +105,10 @@ class QuorumState:
     heard_at: Mapping[NodeId, MonotonicNs]
     """When each of the other members last answered; if it never did, when the leader began to send to it."""
 
+    def is_heard(self, member: NodeId, now: MonotonicNs, within_ns: int) -> bool:
+        """Return whether a member was heard within that time; the leader itself always is."""
+        return member == self.leader or now - self.heard_at[member] < within_ns
+
 
 class ConfigurationsByIndex:
     """The configurations of a log, each by the index of its entry.

@@ -25,6 +25,7 @@ from jetstream.node.api.placement import Placing
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import UpdateStream
 from metadata.limits import INTERNAL_REPLICAS_MAX
+from metadata.members import node_of
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.stream_config import Retention, StreamConfig
 from metadata.stream_patch import StreamPatch
@@ -103,7 +104,7 @@ async def make_internal_stream(
         NotEnoughReplicas: as `internal_config`.
         JetstreamError: it was not created, or nobody knows whether it was.
     """
-    known = {*metadata.voters, *(node.node_id for node in metadata.catalog.nodes())}
+    known = {*map(node_of, metadata.voters), *(node.node_id for node in metadata.catalog.nodes())}
     alive = [candidate.node_id for candidate in placing.candidates()]
     config = internal_config(name, api_prefix, known, alive)
     if retention is not None:

@@ -11,8 +11,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, assert_never
 
-from envelope.errors import InternalError, NodeInUse, NotLeader, RemovalPending, UnknownNode, UnknownStream
+from envelope.errors import (
+    InternalError,
+    NodeInUse,
+    NotLeader,
+    RemovalPending,
+    UnknownNode,
+    UnknownStream,
+)
 from envelope.types import NodeId, StreamName
+from jetstream.node.api.cluster import voting_nodes
 from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.api.requests import (
     DrainNodeRequest,
@@ -32,7 +40,9 @@ from metadata.catalog.commands import (
 from metadata.catalog.events import Event, LeaderChanged, ReplicasReassigned
 from metadata.catalog.tables import Stream
 from metadata.limits import LIST_PAGE_MAX
+from metadata.members import node_of
 from metadata.node.catalogue.group import MetadataQuorum
+from metadata.node.timers.movable_timer import now
 from metadata.rebalancing import PlannedMove, emptied, evened_out, planned
 
 _log = logging.getLogger(__name__)
@@ -40,6 +50,8 @@ _log = logging.getLogger(__name__)
 _PROPOSED_AT_ONCE: Final = 64
 _LOOK_SECONDS: Final = 0.05
 _REMOVAL_LOOKS: Final = 40
+_VOTER_HEARD_NS: Final = 2_000_000_000
+"""A voter that the leader has heard within that is alive; longer than a lease."""
 
 OrderedElection = Callable[[StreamName, NodeId], ChangeLeader]
 """Returns the command that has a node lead a stream that is offline; raises the typed refusal."""
@@ -128,15 +140,30 @@ class Reassigning:
         return await self._move(emptied(node, self._catalog.streams(), self._racks()))
 
     async def _remove(self, node: NodeId) -> RemoveNodeResponse:
-        if node in self._metadata.voters:
+        is_voter = node in voting_nodes(self._metadata)
+        if is_voter:
+            self._refuse_voter_in_use(node)
+        (await self._metadata.propose(ForgetNode(node, is_voter=is_voter or None))).answer()
+        _log.info("node forgotten node=%s is_voter=%s", node, is_voter)
+        return RemoveNodeResponse(node=node)
+
+    def _refuse_voter_in_use(self, node: NodeId) -> None:
+        """Refuse to remove a voter that is alive.
+
+        Raises:
+            NodeInUse: it is, or may be: a leader hears nobody in its first moment.
+            NotLeader: this node cannot tell.
+        """
+        quorum = self._metadata.member.membership()
+        if quorum is None:
+            raise NotLeader("only who leads the metadata log can say which voters are alive")
+        members = [voter for voter in quorum.configuration.voters if node_of(voter) == node]
+        is_heard = any(quorum.is_heard(member, now(), _VOTER_HEARD_NS) for member in members)
+        if is_heard or node in (self._alive() or ()):
             raise NodeInUse(
-                f"node {node!r} is a voter of the metadata log, and in this version the voters are fixed by "
-                "[peers] voters of every node: to replace its machine, start its successor under the same id",
+                f"node {node!r} is a voter of the metadata log, and alive: stop it, then remove it",
                 node_id=node,
             )
-        (await self._metadata.propose(ForgetNode(node))).answer()
-        _log.info("node forgotten node=%s", node)
-        return RemoveNodeResponse(node=node)
 
     async def _move(self, moves: Sequence[PlannedMove]) -> MovesResponse:
         for first in range(0, len(moves), _PROPOSED_AT_ONCE):

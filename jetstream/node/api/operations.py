@@ -11,8 +11,9 @@ from envelope.errors import InternalError, JetstreamError, StreamOffline, Unknow
 from envelope.internal_streams import CURSORS, is_internal
 from envelope.partition_errors import PartitionsMissing
 from envelope.types import NodeId, Offset, StreamName
+from jetstream.node.api.cluster import cluster_info, update_cluster
 from jetstream.node.api.group_operations import Coordination, GroupOperations, NodeWays
-from jetstream.node.api.internal_streams import count_internal, make_internal_stream
+from jetstream.node.api.internal_streams import make_internal_stream
 from jetstream.node.api.moves import MovingRequest, OrderedElection, Reassigning, elect
 from jetstream.node.api.namespaces import answer_about_namespaces
 from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
@@ -31,7 +32,6 @@ from jetstream.node.runtime.clock import Clock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.upload_round import truncate_before
-from jetstream.protocol.requests import PROTOCOL_VERSION
 from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import (
     ClusterInfoRequest,
@@ -60,8 +60,6 @@ from metadata.api.responses import (
     DeleteStreamResponse,
     ListStreamsResponse,
     LookupStreamsResponse,
-    NodeInfo,
-    NodeRole,
     Response,
     StreamInfo,
     StreamState,
@@ -73,10 +71,9 @@ from metadata.api.responses import (
 from metadata.api.routing import node_subject
 from metadata.api.wire import decode_response, encode_request
 from metadata.catalog.catalog import Catalog, streams_of
-from metadata.catalog.commands import Command, DeleteStream, SetDefaultReplicas, SetTxid
+from metadata.catalog.commands import Command, DeleteStream, SetTxid
 from metadata.catalog.events import Event, StreamCreated, StreamDeleted, StreamFound, StreamUpdated
 from metadata.catalog.tables import Stream
-from metadata.limits import REPLICAS_DEFAULT
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.partitioning import is_partition, refuse_lone_change
 
@@ -186,9 +183,7 @@ class ApiOperations:
         if isinstance(request, TicketRequest):
             return await self._tickets.answer(request)
         if isinstance(request, UpdateClusterRequest):
-            replicas = request.default_replicas or REPLICAS_DEFAULT
-            await self._propose(SetDefaultReplicas(replicas))
-            _log.info("streams are created with other replicas default_replicas=%d", replicas)
+            await update_cluster(request, self._propose)
             return self.cluster_info()
         return await self._survey(request)
 
@@ -401,30 +396,7 @@ class ApiOperations:
 
     def cluster_info(self) -> ClusterInfo:
         """Return the nodes of the cluster, and which are alive if this node knows."""
-        alive = self._services.alive()
-        return ClusterInfo(
-            name=self._cluster,
-            nodes=[
-                NodeInfo(
-                    id=node.node_id,
-                    node_epoch=node.node_epoch,
-                    host=node.host,
-                    port=node.port,
-                    http_port=node.http_port,
-                    version=node.version,
-                    peer_host=node.peer_host,
-                    peer_port=node.peer_port,
-                    rack=node.rack,
-                    role=NodeRole.VOTER if node.node_id in self._metadata.voters else NodeRole.DATA,
-                    alive=None if alive is None else node.node_id in alive,
-                )
-                for node in self._catalog.nodes()
-            ],
-            metadata_leader=self._metadata.leader,
-            streams=self._catalog.count_streams() - count_internal(self._catalog),
-            protocol_versions=[PROTOCOL_VERSION],
-            default_replicas=self._catalog.cluster.default_replicas,
-        )
+        return cluster_info(self._cluster, self._metadata, self._services.alive())
 
 
 def _has_applied(info: StreamInfo, changed: Stream) -> bool:

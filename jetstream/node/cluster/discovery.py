@@ -15,7 +15,7 @@ from envelope.errors import RemoteProtocolError, Unauthorized
 from envelope.types import LogIndex, NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.cluster.member_record import read_record
-from jetstream.node.cluster.metadata_part import cluster_id_of, stored_log
+from jetstream.node.cluster.metadata_part import stored_log
 from jetstream.node.cluster.place import PlaceSettings, alone, place_of
 from jetstream.node.nats.link import NatsLink, ServiceRequest
 from jetstream.node.nats.watch import LinkWatch
@@ -213,7 +213,7 @@ class Discovery:
 
     @property
     def _cluster_id(self) -> str | None:
-        return cluster_id_of(self._group.catalog) or self._own.cluster_id
+        return self._group.catalog.cluster.cluster_id or self._own.cluster_id
 
     def _notice(self, *, asks: bool) -> Notice:
         told = self._group.told

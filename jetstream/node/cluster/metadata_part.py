@@ -14,7 +14,6 @@ from jetstream.node.cluster.place import StoredLog
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.settings.peer_settings import PeerSettings
-from metadata.catalog.catalog import Catalog
 from metadata.catalog.events import Events
 from metadata.members import member_name
 from metadata.node.catalogue.group import MetadataQuorum
@@ -94,12 +93,6 @@ def keep_cluster_id(group: MetadataQuorum, disk: OsDisk) -> None:
     keeper.restored()
 
 
-def cluster_id_of(catalog: Catalog) -> str | None:
-    """Temporary."""
-    row = getattr(catalog, "cluster", None)
-    return None if row is None else row.cluster_id
-
-
 class _ClusterIdKeeper:
     """A `CatalogListener`; see `keep_cluster_id`."""
 
@@ -121,7 +114,7 @@ class _ClusterIdKeeper:
         """
         if self._is_kept:
             return
-        cluster_id = cluster_id_of(self._group.catalog)
+        cluster_id = self._group.catalog.cluster.cluster_id
         if cluster_id is None:
             return
         record = read_record(self._disk)

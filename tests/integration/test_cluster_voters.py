@@ -1,0 +1,136 @@
+"""Voters of a cluster of real nodes: shown, changed in number, and given up with a node that is dead."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from tests.support.commands import jetstream, succeeded
+from tests.support.nats_server import NatsServer
+from tests.support.node_cluster import NodeCluster, asked
+from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.pauses import pause
+
+
+@pytest.fixture
+def nats_url(tmp_path: Path) -> Iterator[str]:
+    with NatsServer(tmp_path / "nats") as server:
+        yield server.url
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats_url: str) -> Iterator[NodeCluster]:
+    """Three voters, a, b and c, all running."""
+    nodes = NodeCluster(tmp_path / "cluster", nats_url, size=3)
+    try:
+        nodes.start()
+        yield nodes
+    finally:
+        nodes.close()
+
+
+@asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[Client]:
+    client = await nats.connect(url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def until_info(client: Client, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return what the cluster says of itself, once that is so."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            info = await asked(client, "cluster.info")
+            if info.get("nodes") and is_so(info):
+                return info
+            await pause()
+
+
+def are_alive(*names: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda info: [node["id"] for node in info["nodes"] if node["alive"]] == list(names)
+
+
+def are_voters(*names: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda info: info["voters"] == list(names)
+
+
+def test_voters_are_shown_and_become_as_many_as_an_operator_wants(
+    cluster: NodeCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        async with client_of(nats_url) as client:
+            info = await until_info(
+                client, lambda info: are_alive("a", "b", "c")(info) and info["cluster_id"]
+            )
+            cluster_id = info["cluster_id"]
+            assert re.fullmatch("[0-9a-f]{32}", cluster_id)
+            assert (info["voters"], info["learners"], info["voters_wanted"]) == (["a", "b", "c"], [], None)
+            leader = info["metadata_leader"]
+            update = ("cluster", "update", "--voters")
+            refused = await asyncio.to_thread(jetstream, *update, "2", nats=nats_url)
+            assert (refused.exit_code, "voters: 2 is none of 1, 3, 5" in refused.stderr) == (4, True)
+            nothing = await asyncio.to_thread(jetstream, "cluster", "update", nats=nats_url)
+            assert (nothing.exit_code, "--voters" in nothing.stderr) == (2, True)
+            said = await asyncio.to_thread(succeeded, *update, "1", nats=nats_url)
+            assert said.startswith("voters (1 wanted): ")
+            info = await until_info(client, are_voters(leader))
+            roles = {node["id"]: node["role"] for node in info["nodes"]}
+            assert roles == {name: "voter" if name == leader else "data" for name in "abc"}
+            assert (info["voters_wanted"], info["cluster_id"]) == (1, cluster_id)
+            shown = await asyncio.to_thread(succeeded, "cluster", "info", nats=nats_url)
+            assert f"voters (1 wanted): {leader}\n" in shown
+            for name in "abc":
+                if name != leader:
+                    cluster[name].kill()
+            await until_info(client, are_alive(leader))
+            answer = await asked(client, "cluster.update", voters=None)
+            assert (answer["voters_wanted"], answer["voters"]) == (None, [leader]), "it decides alone"
+
+    run(test())
+
+
+def test_a_dead_voter_is_removed_and_given_up_and_a_live_one_is_not(
+    cluster: NodeCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        async with client_of(nats_url) as client:
+            info = await until_info(client, are_alive("a", "b", "c"))
+            leader = info["metadata_leader"]
+            dead = next(name for name in "cba" if name != leader)
+            refused = await asked(client, "cluster.remove", node=dead)
+            assert refused["error"]["err_code"] == "node_in_use"
+            assert "stop it, then remove it" in refused["error"]["description"]
+            cluster[dead].kill()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while "error" in (answer := await asked(client, "cluster.remove", node=dead)):
+                    assert answer["error"]["err_code"] == "node_in_use", "it is not dead for long enough"
+            assert answer == {"node": dead}
+            info = await until_info(client, are_voters(leader))
+            assert dead not in [node["id"] for node in info["nodes"]]
+
+    run(test())
+
+
+def test_nobody_is_removed_without_a_majority(cluster: NodeCluster, nats_url: str) -> None:
+    async def test() -> None:
+        async with client_of(nats_url) as client:
+            info = await until_info(client, are_alive("a", "b", "c"))
+            others = [name for name in "abc" if name != info["metadata_leader"]]
+            for name in others:
+                cluster[name].kill()
+            await until_info(client, lambda info: info["metadata_leader"] is None)
+            refused = await request(client, "cluster.remove", node=others[0])
+            assert refused["error"]["err_code"] == "not_leader", "nothing was decided"
+            for name in others:
+                cluster[name].start()
+            await until_info(client, are_alive("a", "b", "c"))
+
+    run(test())
