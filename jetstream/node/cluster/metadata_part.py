@@ -34,7 +34,7 @@ def stored_log(disk: OsDisk, node_id: NodeId) -> StoredLog | None:
         CorruptDataError: bytes that had been durable are damaged or missing.
         StorageError: the disk refused.
     """
-    if not disk.exists(METADATA_DIRECTORY):
+    if not FileStorage.is_begun(disk, METADATA_DIRECTORY):
         return None
     with closing(FileStorage.open(disk, METADATA_DIRECTORY, create=False)) as storage:
         stored = storage.load()
@@ -71,7 +71,7 @@ async def open_metadata(
         record = read_record(disk)
         create = record.member is None and (is_new or not founders)
         storage = FileStorage.open(disk, METADATA_DIRECTORY, create=create)
-        if record.member is None:
+        if record.member != name:
             write_record(disk, replace(record, member=name, founders=tuple(sorted(founders))))
         return storage
 
