@@ -236,8 +236,6 @@ class ForgetNode(_Exact):
     """Drop a node that holds nothing and does not come back; the removals that it owes are struck off."""
 
     node_id: NodeId
-    is_voter: bool | None = None
-    """True: it votes in the metadata group, which gives it up; else it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +312,6 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
 _NEW_FIELDS: Final = {
     "update_stream": ("replicas",),
     "reassign_replicas": ("expected_isr_version",),
-    "forget_node": ("is_voter",),
 }
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {

@@ -1,7 +1,7 @@
 """How nodes come and come back."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from metadata.catalog.events import (
     NodeRegistered,
     refused,
 )
-from metadata.catalog.tables import REMOVED_VOTERS_MAX, InSyncReplica, RegisteredNode, Stream, Tables
+from metadata.catalog.tables import InSyncReplica, RegisteredNode, Stream, Tables
 from metadata.limits import NODES_MAX
 
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -43,8 +43,6 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
         rack=command.rack,
     )
     tables.nodes[node.node_id] = node
-    if node.node_id in tables.cluster.removed_voters:
-        _set_removed(tables, [name for name in tables.cluster.removed_voters if name != node.node_id])
     events: list[Event] = [NodeRegistered(node)]
     is_exchanged = known is not None and known.directory != node.directory
     lost, restored = set(command.lost), set(command.restored)
@@ -183,13 +181,7 @@ def forget_node(tables: Tables, command: ForgetNode) -> Events:
         tables.strike_off(removal, node.node_id)
     tables.forgotten_epoch = max(tables.forgotten_epoch, node.node_epoch)
     del tables.nodes[node.node_id]
-    if command.is_voter:
-        _set_removed(tables, [*tables.cluster.removed_voters, node.node_id])
     return (NodeForgotten(node),)
-
-
-def _set_removed(tables: Tables, voters: Sequence[NodeId]) -> None:
-    tables.cluster = replace(tables.cluster, removed_voters=tuple(voters[-REMOVED_VOTERS_MAX:]))
 
 
 def unknown_nodes(tables: Tables, node_ids: tuple[NodeId, ...]) -> list[NodeId]:

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from envelope.errors import CorruptDataError, JetstreamError
-from envelope.types import LogIndex, NodeEpoch, NodeId
+from envelope.types import LogIndex, NodeEpoch
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import canonical_json
 from metadata.catalog.tables import (
@@ -64,7 +64,6 @@ class _Body:
     default_replicas: int = REPLICAS_DEFAULT
     voters_wanted: int | None = None
     cluster_id: str | None = None
-    removed_voters: tuple[NodeId, ...] = ()
 
 
 _BODY: Final = TypeAdapter(_Body)
@@ -85,7 +84,6 @@ def encode(catalog: Catalog) -> bytes:
                 default_replicas=catalog.cluster.default_replicas,
                 voters_wanted=catalog.cluster.voters_wanted,
                 cluster_id=catalog.cluster.cluster_id,
-                removed_voters=catalog.cluster.removed_voters,
             ),
             mode="json",
         )
@@ -134,7 +132,6 @@ def _catalog(body: _Body) -> Catalog:
             default_replicas=body.default_replicas,
             voters_wanted=body.voters_wanted,
             cluster_id=body.cluster_id,
-            removed_voters=body.removed_voters,
         ),
         incarnations={stream.incarnation for stream in body.streams},
         partitions=partitions_of(body.streams),

@@ -47,9 +47,6 @@ from metadata.namespaces import NamespaceTable, NamespaceUses, namespaces_of, re
 from metadata.stream_config import StreamConfig
 from metadata.tickets import SECRET_BYTES, TicketKey
 
-REMOVED_VOTERS_MAX: Final = 16
-"""The last ones; those of before were given up long ago, as there are fewer voters."""
-
 TICKET_KEYS_MAX: Final = 2
 """The newest signs; with the other one tickets are still good."""
 
@@ -243,9 +240,6 @@ class ClusterRow:
     """Voters that the metadata group should have; None: nobody says how many."""
     cluster_id: str | None = None
     """32 hexadecimal digits, the same for ever; None: it has none yet."""
-    removed_voters: tuple[NodeId, ...] = ()
-    """Nodes that were forgotten while they had a vote, the last one at the end; without a row they would look
-    like voters that have yet to register. One that registers again is none of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -423,16 +417,13 @@ class Tables:
             yield f"K13: one of the ticket keys {list(keys)} is no key"
 
     def _cluster_problems(self) -> Iterator[str]:
-        row, removed = self.cluster, self.cluster.removed_voters
+        row = self.cluster
         if not 1 <= row.default_replicas <= REPLICAS_MAX:
             yield f"K14: default replicas {row.default_replicas}"
         if row.voters_wanted not in (None, *VOTERS_ALLOWED):
             yield f"K14: {row.voters_wanted} voters wanted"
         if row.cluster_id is not None and not is_cluster_id(row.cluster_id):
             yield f"K14: cluster id {row.cluster_id!r}"
-        is_bounded = len(set(removed)) == len(removed) <= REMOVED_VOTERS_MAX
-        if not is_bounded or not self.nodes.keys().isdisjoint(removed):
-            yield f"K14: removed voters {removed}"
 
 
 def is_cluster_id(text: str) -> bool:

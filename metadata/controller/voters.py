@@ -5,9 +5,9 @@ Their number is always odd: a fourth voter helps no more failures than three out
 in two changes: as a learner it is sent the log, and once it holds all that is committed, the next change
 makes it a voter, in the same moment in which those that it replaces leave.
 
-A voter is given up only where another takes its place, where fewer are wanted, or where an operator has
-removed its node. So a group never gets smaller because machines die: two voters that are left of three hold
-what one would have alone.
+A voter is given up only where another takes its place, or where fewer are wanted. So a group never gets
+smaller because machines die, or because an operator removes their nodes: a vote that nobody can take over is
+kept. One voter in the place of three would have the metadata on one disk.
 
 A voter is dead if the leader has not heard it for a while, or if its node has registered on another disk:
 what has its name then has none of its promises. Candidates are nodes that are alive, have an address and no
@@ -71,13 +71,11 @@ class VoterChanges:
 
     def _wanted_voters(self, quorum: QuorumState, now: MonotonicNs) -> set[NodeId]:
         """Return the voters that there should be; those of now if there is nothing to gain."""
-        remaining = [voter for voter in quorum.configuration.voters if not self._is_removed(voter)]
-        live = [voter for voter in remaining if not self._is_dead(voter, quorum, now)]
+        voters = quorum.configuration.voters
+        live = [voter for voter in voters if not self._is_dead(voter, quorum, now)]
         candidates = list(self._candidates(quorum, live, now))
-        most = max(len(remaining), len(live) + len(candidates))
+        most = max(len(voters), len(live) + len(candidates))
         number = _odd(min(self._wanted_number(quorum), most))
-        if number < 1:
-            return set(quorum.configuration.voters)  # the removed one is all there is
         chosen = self._most_spread(live, number, quorum.leader)
         while candidates and len(chosen) < number:
             racks = Counter(map(self._rack, chosen))
@@ -93,7 +91,7 @@ class VoterChanges:
             candidates.remove(best)
             chosen.append(best)
         nodes = set(map(node_of, chosen))
-        dead = [voter for voter in remaining if voter not in live]
+        dead = [voter for voter in voters if voter not in live]
         dead.sort(
             key=lambda voter: node_of(voter) in nodes
         )  # which has another member, and does not come back
@@ -118,9 +116,6 @@ class VoterChanges:
         return (True, node_of(member)) if node is None or node.rack is None else (False, node.rack)
 
     # --- which are well -----------------------------------------------------------------------------------
-
-    def _is_removed(self, voter: NodeId) -> bool:
-        return node_of(voter) in self._catalog.cluster.removed_voters
 
     def _is_dead(self, voter: NodeId, quorum: QuorumState, now: MonotonicNs) -> bool:
         if voter == quorum.leader:
@@ -162,5 +157,5 @@ class VoterChanges:
 
 
 def _odd(number: int) -> int:
-    """Return the largest odd number that is not above ``number``; below 1 if there is none."""
+    """Return the largest odd number that is not above ``number``, which is at least 1."""
     return number - 1 + number % 2

@@ -258,7 +258,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         expected_leader_epoch=_small.map(LeaderEpoch),
     ),
     st.builds(CancelReassignment, stream=_names, incarnation=_lives),
-    st.builds(ForgetNode, node_id=_node_ids, is_voter=st.none() | st.booleans()),
+    st.builds(ForgetNode, node_id=_node_ids),
     st.builds(
         RotateTicketKey,
         key=st.sampled_from("abc").map(lambda word: TicketKey(word, 32 * f"{ord(word):x}", TimestampUs(1))),

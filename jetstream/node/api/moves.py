@@ -140,11 +140,10 @@ class Reassigning:
         return await self._move(emptied(node, self._catalog.streams(), self._racks()))
 
     async def _remove(self, node: NodeId) -> RemoveNodeResponse:
-        is_voter = node in voting_nodes(self._metadata)
-        if is_voter:
+        if node in voting_nodes(self._metadata):
             self._refuse_voter_in_use(node)
-        (await self._metadata.propose(ForgetNode(node, is_voter=is_voter or None))).answer()
-        _log.info("node forgotten node=%s is_voter=%s", node, is_voter)
+        (await self._metadata.propose(ForgetNode(node))).answer()
+        _log.info("node forgotten node=%s", node)
         return RemoveNodeResponse(node=node)
 
     def _refuse_voter_in_use(self, node: NodeId) -> None:

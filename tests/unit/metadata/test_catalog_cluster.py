@@ -1,16 +1,14 @@
-"""The rows of the whole cluster: how many voters are wanted, its id, and the voters that were removed."""
+"""The row of the whole cluster: how many voters are wanted, and its id."""
 
 import pytest
 
 from envelope.errors import InvalidConfig
-from envelope.types import LogIndex, NodeId
-from metadata.catalog.commands import ForgetNode, NameCluster, SetVoters, decode_command, encode_command
+from metadata.catalog.commands import NameCluster, SetVoters
 from metadata.catalog.events import ClusterChanged
-from metadata.catalog.tables import REMOVED_VOTERS_MAX, ClusterRow
-from tests.support.catalogs import apply, catalog_of, refusal, register
+from metadata.catalog.tables import ClusterRow
+from tests.support.catalogs import apply, catalog_of, refusal
 
 FIRST, SECOND = "0123456789abcdef" * 2, "f" * 32
-B = NodeId("b")
 
 
 def test_one_three_or_five_voters_can_be_wanted_and_nobody_need_say() -> None:
@@ -37,39 +35,3 @@ def test_an_id_is_32_hexadecimal_digits(cluster_id: str) -> None:
     catalog = catalog_of()
     assert isinstance(refusal(apply(catalog, NameCluster(cluster_id))), InvalidConfig)
     assert catalog.cluster.cluster_id is None
-
-
-def test_a_voter_that_is_forgotten_is_remembered_until_it_registers() -> None:
-    catalog = catalog_of(register("a"), register("b"), register("c"))
-    apply(catalog, ForgetNode(NodeId("a")))
-    assert not catalog.cluster.removed_voters
-    apply(catalog, ForgetNode(B, is_voter=True))
-    assert catalog.cluster.removed_voters == (B,)
-    catalog.audit()
-    apply(catalog, register("b"))
-    assert catalog.cluster == ClusterRow()
-
-
-def test_a_voter_that_is_not_forgotten_is_not_taken_for_removed() -> None:
-    catalog = catalog_of(register("a"))
-    assert refusal(apply(catalog, ForgetNode(B, is_voter=True))) is not None
-    assert catalog.cluster == ClusterRow()
-
-
-def test_the_last_removed_voters_are_remembered() -> None:
-    catalog = catalog_of()
-    names = [f"n{number}" for number in range(REMOVED_VOTERS_MAX + 2)]
-    for name in names:
-        apply(catalog, register(name))
-        apply(catalog, ForgetNode(NodeId(name), is_voter=True))
-    catalog.audit()
-    assert catalog.cluster.removed_voters == tuple(names[2:])
-
-
-def test_nodes_of_before_read_that_a_node_without_a_vote_is_forgotten() -> None:
-    stored = b'{"kind":"forget_node","node_id":"b"}'
-    assert encode_command(ForgetNode(B)) == stored
-    assert decode_command(stored, LogIndex(1)) == ForgetNode(B)
-    assert decode_command(encode_command(ForgetNode(B, is_voter=True)), LogIndex(1)) == ForgetNode(
-        B, is_voter=True
-    )

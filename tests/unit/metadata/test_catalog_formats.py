@@ -12,7 +12,6 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import (
     ChangeLeader,
     DeleteStream,
-    ForgetNode,
     NameCluster,
     ReassignReplicas,
     SetDefaultReplicas,
@@ -182,7 +181,7 @@ def test_the_format_of_a_snapshot_is_pinned() -> None:
                 "begun": True,
             }
         ],
-        **{key: [] for key in ("removals", "ticket_keys", "removed_voters")},
+        **{key: [] for key in ("removals", "ticket_keys")},
         "forgotten_epoch": 0,
         "namespaces": [{"name": "shop", "limits": SHOP, "paid_until": 0}],
         "default_replicas": 1,
@@ -287,20 +286,16 @@ def test_in_format_8_no_namespace_had_limits() -> None:
 def test_in_format_9_nothing_was_set_for_the_whole_cluster() -> None:
     catalog = catalog_of(
         register(),
-        register("n2"),
         create("a", "l1"),
         SetDefaultReplicas(3),
         SetVoters(5),
         NameCluster("0f" * 16),
     )
-    apply(catalog, ForgetNode(NodeId("n2"), is_voter=True))
     data = snapshot.encode(catalog)
-    row = ClusterRow(
-        default_replicas=3, voters_wanted=5, cluster_id="0f" * 16, removed_voters=(NodeId("n2"),)
-    )
+    row = ClusterRow(default_replicas=3, voters_wanted=5, cluster_id="0f" * 16)
     assert snapshot.decode(data).cluster == row
     body = json.loads(data[snapshot.HEADER_BYTES :])
-    for name in ("default_replicas", "voters_wanted", "cluster_id", "removed_voters"):
+    for name in ("default_replicas", "voters_wanted", "cluster_id"):
         assert body.pop(name)
     assert snapshot.decode(resealed(body, version=9)).cluster == ClusterRow()
 
@@ -419,8 +414,6 @@ def test_an_entry_of_a_registration_without_rack_and_peers_is_read() -> None:
         (lambda body: body.update(default_replicas=0), "K14: default replicas"),
         (lambda body: body.update(voters_wanted=2), "K14: 2 voters"),
         (lambda body: body.update(cluster_id="0F" * 16), "K14: cluster id"),
-        (lambda body: body.update(removed_voters=["n1"]), "K14: removed voters"),
-        (lambda body: body.update(removed_voters=["n2", "n2"]), "K14: removed voters"),
         (lambda body: body.update(more=1), "more"),
         (lambda body: body["streams"][0]["config"].update(name="a b"), "a b"),
     ],

@@ -73,9 +73,9 @@ class Group:
         self.alive.difference_update(map(NodeId, nodes))
 
     def remove(self, node: str) -> None:
-        """An operator removes a voter's node."""
-        apply(self.catalog, ForgetNode(NodeId(node), is_voter=True))
+        """An operator removes a node that is dead."""
         self.kill(node)
+        assert refusal(apply(self.catalog, ForgetNode(NodeId(node)))) is None
 
     def state(self) -> QuorumState:
         others = self.configuration.members - {self.leader}
@@ -111,7 +111,7 @@ class Group:
         assert set(change.voters).isdisjoint(change.learners)
         assert set(change.voters) - before <= set(self.configuration.learners), "learners first"
         assert len(change.voters) % 2 or set(change.voters) == before
-        assert self.leader in change.voters or node_of(self.leader) in self.catalog.cluster.removed_voters
+        assert self.leader in change.voters
         in_force = ChangeMembers(self.configuration.voters, self.configuration.learners)
         assert self.is_first or change != in_force
 
@@ -294,10 +294,30 @@ def test_the_disk_of_a_founder_is_not_known() -> None:
     assert group.due(SILENT) == change("a b c", "b'new")
 
 
-def test_a_voter_that_has_yet_to_register_is_no_removed_one() -> None:
-    group = Group("a b c", "a")
-    group.kill("b")
-    assert group.settle(2 * SILENT) == []
+def test_a_removed_voter_keeps_its_vote_while_nobody_can_take_it_over() -> None:
+    for voters in ("a b c", "a' b' c'", "a b c d e"):
+        group = Group(voters, voters.replace("'", ""))
+        group.remove("b")
+        group.due()
+        assert group.settle(2 * SILENT) == [], "no number of voters falls by a removal"
+
+
+def test_a_removed_voter_is_exchanged_like_any_dead_one() -> None:
+    group = Group("a b c", "a b c d")
+    group.remove("c")
+    assert group.due() is None
+    assert group.due(SILENT - 1 - RETRY) is None
+    assert group.settle() == [change("a b c", "d'"), change("a b d'")]
+
+
+def test_a_removed_node_that_comes_back_has_its_vote_again() -> None:
+    group = Group("a b c", "a b c")
+    group.remove("c")
+    group.due()
+    assert group.due(SILENT) is None
+    group.register("c")
+    group.dead.clear()
+    assert group.settle() == []
 
 
 def test_of_two_dead_voters_one_is_exchanged_if_there_is_one_node() -> None:
@@ -334,38 +354,6 @@ def test_of_fewer_those_go_that_share_a_rack() -> None:
     group = Group("a b c d e", "a b c d e", racks)
     apply(group.catalog, SetVoters(3))
     assert group.settle() == [change("a b e")]
-
-
-def test_a_removed_voter_is_given_up_with_the_next_odd_number() -> None:
-    group = Group("a b c", "a b c")
-    group.remove("c")
-    assert group.settle() == [change("a")]
-    group = Group("a b c d e", "a b c d e")
-    group.remove("c")
-    assert group.settle() == [change("a b d")]
-
-
-def test_a_removed_voter_is_exchanged_at_once_if_another_can_be_one() -> None:
-    group = Group("a b c", "a b c d")
-    group.remove("c")
-    assert group.settle() == [change("a b c", "d'"), change("a b d'")]
-
-
-def test_a_removed_node_that_registers_again_votes_again() -> None:
-    group = Group("a b c", "a b c")
-    group.remove("c")
-    group.register("c")
-    group.dead.clear()
-    assert group.settle() == []
-
-
-def test_a_removed_leader_goes_and_a_group_of_one_stays() -> None:
-    group = Group("a b c", "a b c d")
-    group.remove("a")
-    assert group.settle() == [change("a b c", "d'"), change("b c d'")]
-    group = Group("a", "a")
-    group.remove("a")
-    assert group.settle() == []
 
 
 def test_an_even_number_is_mended() -> None:
@@ -429,27 +417,25 @@ def test_changes_end_at_the_number_that_can_be_reached(
     voters = [f"{node}'" if are_named else node for node in _NODES[:votes]]
     group = Group(" ".join(voters), " ".join(_NODES[:nodes]), racks)
     group.due(0)
-    gone = removed & set(_NODES[:votes])
-    for node in gone:
-        group.remove(node)
     group.kill(*dead)
+    for node in removed & dead & set(_NODES[:nodes]):
+        group.remove(node)
     apply(group.catalog, SetVoters(wanted))
     before = group.configuration.voters
-    live = [voter for voter in before if node_of(voter) not in {*dead, *gone}]
+    live = [voter for voter in before if node_of(voter) not in dead]
     candidates = [node for node in _NODES[votes:nodes] if node not in dead]
     group.due(0)
     group.due(SILENT - RETRY)
     for made in group.settle():
-        lives = [voter for voter in made.voters if node_of(voter) not in {*dead, *gone}]
+        lives = [voter for voter in made.voters if node_of(voter) not in dead]
         assert 2 * len(lives) > len(made.voters) or 2 * len(live) <= len(before), "it could not end"
     after = group.configuration.voters
     number = max(3, votes) if wanted is None else wanted
-    assert len(after) == _odd(min(number, max(votes - len(gone), len(live) + len(candidates))))
+    assert len(after) == _odd(min(number, max(votes, len(live) + len(candidates))))
     assert group.leader in after
     assert not group.configuration.learners
-    living = [voter for voter in after if node_of(voter) not in {*dead, *gone}]
+    living = [voter for voter in after if node_of(voter) not in dead]
     assert len(living) == min(len(after), len(live) + len(candidates)), "nobody dead votes who need not"
-    assert not gone.intersection(map(node_of, after))
     assert group.settle() == [], "nothing changes by itself"
     _check_spread(group, living, set(before))
 
