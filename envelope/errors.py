@@ -326,6 +326,20 @@ class ReassignmentUnderWay(RequestError, err_code="reassignment_under_way", stat
     """The stream is being moved; it can have another number of replicas once that is over, or cancelled."""
 
 
+class FeatureLevelTooLow(RequestError, err_code="feature_level_too_low", status=409, ack_code=60_095):
+    """The cluster is at ``feature_level``, and this needs ``needed``: older nodes would not understand it."""
+
+
+class NodesTooOld(RequestError, err_code="nodes_too_old", status=409, ack_code=60_096):
+    """The feature level is not raised: ``nodes`` cannot do as much, or have not said that they can."""
+
+
+class UnsupportedFeatureLevel(
+    RequestError, err_code="unsupported_feature_level", status=409, ack_code=60_097
+):
+    """The cluster is at a higher feature level than the node can (``supported``): it stops; upgrade it."""
+
+
 class StreamHasLeader(RequestError, err_code="stream_has_leader", status=409, ack_code=60_026):
     """The stream is led, or is about to be, by ``leader``, which is in sync: nobody else is elected."""
 

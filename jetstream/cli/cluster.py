@@ -24,6 +24,7 @@ INFO_EXAMPLES: Final = (
 UPDATE_CLUSTER_EXAMPLES: Final = (
     "jetstream cluster update --default-replicas 3",
     "jetstream cluster update --voters 5",
+    "jetstream cluster update --feature-level latest",
 )
 
 ROTATE_KEY_EXAMPLES: Final = ("jetstream cluster rotate-key", "jetstream cluster rotate-key --revoke")
@@ -83,20 +84,41 @@ async def update_cluster(
     voters: Annotated[
         int | None, typer.Option("--voters", help="Nodes that decide about the cluster: 1, 3 or 5.")
     ] = None,
+    feature_level: Annotated[
+        str | None,
+        typer.Option(
+            "--feature-level",
+            metavar="N|latest",
+            help="What nodes may do from now on, once all of them are upgraded; there is no way back.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Change settings that hold for the whole cluster; streams that there are stay as they are.
 
     Voters come and go one change after the other, as nodes are there; `jetstream cluster info` shows them.
     """
-    settings = {"default_replicas": default_replicas, "voters": voters}
+    is_number = feature_level is not None and feature_level.isdecimal()
+    settings = {
+        "default_replicas": default_replicas,
+        "voters": voters,
+        "feature_level": int(feature_level) if feature_level and is_number else feature_level,
+    }
     changes: dict[str, object] = {name: value for name, value in settings.items() if value is not None}
     if not changes:
-        raise typer.BadParameter("choose --default-replicas, --voters, or both")
+        raise typer.BadParameter("choose --default-replicas, --voters or --feature-level")
     async with connected(nats) as client:
         done = await client.requests.ask("cluster.update", changes, ClusterInfo)
-    texts = {"default_replicas": _default_text(done), "voters": _voters_text(done)}
+    texts = {
+        "default_replicas": _default_text(done),
+        "voters": _voters_text(done),
+        "feature_level": _level_text(done),
+    }
     print_result(done, "; ".join(texts[name] for name in changes), as_json)
+
+
+def _level_text(cluster: ClusterInfo) -> str:
+    return f"the cluster is at feature level {cluster.feature_level}"
 
 
 def _default_text(cluster: ClusterInfo) -> str:
@@ -166,7 +188,7 @@ def _lag(stream: StreamInfo) -> int | None:
 
 
 def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
-    columns = ("node", "role", "alive", "rack", "epoch", "socket", "http", "peers", "version")
+    columns = ("node", "role", "alive", "rack", "epoch", "socket", "http", "peers", "version", "level")
     rows = (
         (
             node.id,
@@ -178,6 +200,7 @@ def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
             None if node.http_port is None else f"{node.host}:{node.http_port}",
             _peer_address(node),
             node.version,
+            node.feature_level,
         )
         for node in cluster.nodes
     )
@@ -185,6 +208,7 @@ def _show(cluster: ClusterInfo, streams: Sequence[StreamReplication]) -> None:
     print_line(f"the metadata log is led by {cluster.metadata_leader or 'nobody'}")
     print_line(_voters_text(cluster))
     print_line(_default_text(cluster))
+    print_line(_level_text(cluster))
     stream_columns = ("stream", "state", "leader", "epoch", "in sync", "not in sync", "lag")
     stream_rows = (
         (

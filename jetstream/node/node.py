@@ -313,6 +313,7 @@ class Node:
             link=answers,
             interruption=lambda: ingest.watch.interruption,
             alive=cluster.alive,
+            node_epoch=lambda: cluster.services.node_epoch,
             ordered_election=cluster.ordered_election,
             tier=tier,
             cursors=cursors,

@@ -1,6 +1,6 @@
 """Requests: one frozen model each; unknown keys are errors."""
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
@@ -219,11 +219,15 @@ class UpdateClusterRequest(_Request):
     voters: Annotated[int, Strict()] | None = Field(
         default=None, description="nodes that decide, 1, 3 or 5; null: three, or as many as there are"
     )
+    feature_level: Annotated[int, Field(ge=1)] | Literal["latest"] = Field(
+        default=0,
+        description="to raise it to; latest: the highest that the metadata leader can; absent: as it is",
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.model_fields_set:
-            raise RequestError("default_replicas, voters: say which setting to change")
+            raise RequestError("default_replicas, voters, feature_level: say which setting to change")
         return self
 
 

@@ -345,6 +345,17 @@ class NodeInfo(ApiResponse):
     alive: bool | None = Field(
         default=None, description="holds a lease; null: nobody leads the metadata log who could say"
     )
+    feature_level: int | None = Field(
+        default=None, description="the highest that it can; null: it has not said so to the node that answers"
+    )
+
+
+class NodeStart(ApiResponse):
+    """The node that answers, by itself."""
+
+    id: str
+    node_epoch: int = Field(description="of this start; 0: it has not registered yet")
+    feature_level: int = Field(description="the highest that it can")
 
 
 class ClusterInfo(ApiResponse):
@@ -370,6 +381,8 @@ class ClusterInfo(ApiResponse):
     default_replicas: int = Field(
         default=REPLICAS_DEFAULT, description="copies of streams that are created without a number"
     )
+    feature_level: int = Field(default=0, description="what all nodes can, and so may be done")
+    answered_by: NodeStart | None = Field(default=None, description="null: a node of feature level 0")
 
 
 class ErrorBody(ApiResponse):

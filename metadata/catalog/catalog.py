@@ -12,6 +12,7 @@ Invariant, beside those of `metadata.catalog.tables`:
 
 from typing import Final, assert_never
 
+from envelope.errors import JetstreamError
 from envelope.subjects import matches
 from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog.cluster import name_cluster, rotate_ticket_key, set_default_replicas, set_voters
@@ -36,15 +37,17 @@ from metadata.catalog.commands import (
     RegisterNode,
     RotateTicketKey,
     SetDefaultReplicas,
+    SetFeatureLevel,
     SetTxid,
     SetVoters,
     UpdateStream,
+    feature_of,
 )
-from metadata.catalog.events import Events, StreamEvent
+from metadata.catalog.events import Events, StreamEvent, refused_by
 from metadata.catalog.leadership import begin_stream, change_isr, change_leader, due_elections
 from metadata.catalog.marks import advance_tier, set_txid
 from metadata.catalog.namespaces import limit_namespace
-from metadata.catalog.nodes import forget_node, register_node
+from metadata.catalog.nodes import forget_node, level_refusal, register_node, set_feature_level
 from metadata.catalog.reassignment import reassign
 from metadata.catalog.streams import (
     confirm_removal,
@@ -53,6 +56,7 @@ from metadata.catalog.streams import (
     update_stream,
 )
 from metadata.catalog.tables import ClusterRow, RegisteredNode, Removal, Stream, Tables
+from metadata.features import LATEST_LEVEL, lacking
 from metadata.namespaces import NamespaceTable
 from metadata.stream_config import partition_name
 from metadata.tickets import TicketKey
@@ -76,9 +80,14 @@ class Catalog:
         return self._applied
 
     def apply(self, index: LogIndex, command: Command) -> Events:
-        """Apply the command of entry ``index``; the first event answers its proposer."""
+        """Apply the command of entry ``index``; the first event answers its proposer.
+
+        Raises:
+            UnsupportedFeatureLevel: the cluster is at a level now that this node cannot: it is to stop.
+        """
         self.skip(index)
-        events = _decide(self._tables, command)
+        error = feature_refusal(self, command)
+        events = _decide(self._tables, command) if error is None else refused_by(error)
         assert events, f"every command has an answer: {command}"
         for name in {event.stream.name for event in events if isinstance(event, StreamEvent)}:
             problems = self._tables.problems_of(name)
@@ -173,6 +182,26 @@ class Catalog:
         assert not problems, "; ".join(problems)
 
 
+def feature_refusal(catalog: Catalog, command: Command) -> JetstreamError | None:
+    """Return why there may be nodes that cannot read a command; None: it may be an entry of the log.
+
+    The entry that raises the level is one itself that nodes of level 0 cannot read. The first node of a
+    cluster brings its level.
+    """
+    level = catalog.cluster.feature_level
+    if isinstance(command, SetFeatureLevel):
+        return level_refusal(catalog.nodes(), level, command)
+    feature = feature_of(command)
+    if feature is None or (isinstance(command, RegisterNode) and not catalog.nodes()):
+        return None
+    return lacking(feature, level)
+
+
+def registered_level(catalog: Catalog) -> int | None:
+    """Return the feature level that a node names when it registers, None where nodes cannot read it."""
+    return LATEST_LEVEL if catalog.cluster.feature_level or not catalog.nodes() else None
+
+
 def streams_of(catalog: Catalog, subject: str) -> tuple[Stream, ...]:
     """Return the streams that bind the literal ``subject``, ordered by name; looks at every stream."""
     return tuple(stream for stream in catalog.streams() if matches(stream.config.subject, subject))
@@ -199,7 +228,14 @@ def _decide_rarer(
     command: ConfirmRemoval | LedCommand | ForgetNode | Reassignment | ClusterCommand,
 ) -> Events:
     match command:
-        case LimitNamespace() | RotateTicketKey() | SetDefaultReplicas() | SetVoters() | NameCluster():
+        case (
+            LimitNamespace()
+            | RotateTicketKey()
+            | SetDefaultReplicas()
+            | SetVoters()
+            | NameCluster()
+            | SetFeatureLevel()
+        ):
             return _decide_of_cluster(tables, command)
         case ForgetNode():
             return forget_node(tables, command)
@@ -223,6 +259,8 @@ def _decide_of_cluster(tables: Tables, command: ClusterCommand) -> Events:
             return set_voters(tables, command)
         case NameCluster():
             return name_cluster(tables, command)
+        case SetFeatureLevel():
+            return set_feature_level(tables, command)
         case _:
             assert_never(command)
 

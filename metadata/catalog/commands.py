@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from envelope.errors import CorruptDataError, JetstreamError
+from envelope.errors import CorruptDataError, JetstreamError, UnsupportedFeatureLevel
 from envelope.types import (
     Incarnation,
     LeaderEpoch,
@@ -23,6 +23,7 @@ from envelope.types import (
     TimestampUs,
 )
 from metadata.catalog.tables import TierMark
+from metadata.features import LATEST_LEVEL, Feature
 from metadata.namespaces import NamespaceLimits
 from metadata.stream_config import API_PREFIX_DEFAULT, StreamConfig
 from metadata.stream_patch import StreamPatch
@@ -61,6 +62,9 @@ class RegisterNode(_Exact):
     restored: tuple[Incarnation, ...] = ()
     """Lives of streams whose logs are there again, and of which it is a blank member of the ISR. A node that
     does not know yet that it is blank names none, and stays so."""
+    feature_level: int | None = None
+    """The highest that the node can; None where the cluster is at level 0, whose nodes do not name it. The
+    first node of a cluster brings its level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,10 +286,33 @@ class NameCluster(_Exact):
     """32 hexadecimal digits, drawn at random by the proposer."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLevel(_Exact):
+    """The highest feature level that a start of a node can, as it has said itself."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+    feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFeatureLevel(_Exact):
+    """Raise the cluster's feature level, if every registered node can do as much.
+
+    The abilities of the nodes are part of the command, as level 0 has no place for them in the catalogue. A
+    node that has started again since, perhaps in an older version, has another node_epoch.
+    """
+
+    level: int
+    nodes: tuple[NodeLevel, ...]
+
+
 Reassignment = ReassignReplicas | FinishReassignment | CancelReassignment
 LedCommand = ChangeLeader | ChangeIsr | AdvanceTier | SetTxid
 StreamCommand = CreateStream | BeginStream | UpdateStream | DeleteStream | LedCommand | Reassignment
-ClusterCommand = LimitNamespace | RotateTicketKey | SetDefaultReplicas | SetVoters | NameCluster
+ClusterCommand = (
+    LimitNamespace | RotateTicketKey | SetDefaultReplicas | SetVoters | NameCluster | SetFeatureLevel
+)
 Command = RegisterNode | ForgetNode | ConfirmRemoval | StreamCommand | ClusterCommand
 
 _KINDS: Final[Mapping[str, type[Command]]] = {
@@ -308,11 +335,21 @@ _KINDS: Final[Mapping[str, type[Command]]] = {
     "set_default_replicas": SetDefaultReplicas,
     "set_voters": SetVoters,
     "name_cluster": NameCluster,
+    "set_feature_level": SetFeatureLevel,
 }
-_NEW_FIELDS: Final = {
-    "update_stream": ("replicas",),
-    "reassign_replicas": ("expected_isr_version",),
+_LATER_KINDS: Final = {
+    "set_default_replicas": Feature.DEFAULT_REPLICAS,
+    "set_voters": Feature.MEMBER_CHANGES,
+    "name_cluster": Feature.CLUSTER_IDS,
 }
+_LATER_FIELDS: Final[Mapping[str, Mapping[str, Feature]]] = {
+    "update_stream": {"replicas": Feature.REPLICA_NUMBERS},
+    "reassign_replicas": {"expected_isr_version": Feature.INTERNAL_GROWTH},
+    "register_node": {"feature_level": Feature.REGISTERED_LEVELS},
+}
+"""Kinds and fields that nodes of an older level cannot read. A field that is None is not written."""
+_UNKNOWN: Final = ("unexpected_keyword_argument", "extra_forbidden")
+"""What pydantic calls a field that it does not know."""
 _KIND_OF: Final = {command: kind for kind, command in _KINDS.items()}
 _ADAPTERS: Final[Mapping[str, TypeAdapter[Command]]] = {
     kind: TypeAdapter(command) for kind, command in _KINDS.items()
@@ -326,30 +363,56 @@ def encode_command(command: Command) -> bytes:
     # version with other defaults replays what was meant.
     is_patch = isinstance(command, UpdateStream | LimitNamespace)
     body: dict[str, object] = _ADAPTERS[kind].dump_python(command, mode="json", exclude_unset=is_patch)
-    for field in _NEW_FIELDS.get(kind, ()):
+    for field in _LATER_FIELDS.get(kind, ()):
         if body[field] is None:
             del body[field]  # so that nodes of before can read it
     return canonical_json({"kind": kind, **body})
+
+
+def feature_of(command: Command) -> Feature | None:
+    """Return the feature without which a node cannot read the command; None: nodes of level 0 can.
+
+    That which raises the level is none: it has been made sure that all nodes can read it.
+    """
+    kind = _KIND_OF[type(command)]
+    fields = _LATER_FIELDS.get(kind, {})
+    used = [feature for field, feature in fields.items() if getattr(command, field) is not None]
+    return max(used, key=lambda feature: feature.level, default=_LATER_KINDS.get(kind))
 
 
 def decode_command(payload: bytes, index: LogIndex) -> Command:
     """Return the command of entry ``index``.
 
     Raises:
-        CorruptDataError: the bytes are not a command that this version knows.
+        CorruptDataError: the bytes are no command.
+        UnsupportedFeatureLevel: they are one of a newer version, of another kind or with more fields.
     """
     try:
         body = json.loads(payload)
         if not isinstance(body, dict):
             raise CorruptDataError(f"metadata entry {index} is not a JSON object", index=index)
-        adapter = _ADAPTERS.get(str(body.pop("kind", "")))
+        kind = body.pop("kind", None)
+        if not isinstance(kind, str):
+            raise CorruptDataError(f"metadata entry {index} has no kind", index=index)
+        adapter = _ADAPTERS.get(kind)
         if adapter is None:
-            raise CorruptDataError(f"metadata entry {index} is no command this version knows", index=index)
+            raise _newer(index)
         return adapter.validate_python(body)
     except (ValidationError, JetstreamError, ValueError, RecursionError) as error:
-        if isinstance(error, CorruptDataError):
+        if isinstance(error, CorruptDataError | UnsupportedFeatureLevel):
             raise
+        if isinstance(error, ValidationError) and any(fault["type"] in _UNKNOWN for fault in error.errors()):
+            raise _newer(index) from error
         raise CorruptDataError(f"metadata entry {index} cannot be read: {error}", index=index) from error
+
+
+def _newer(index: LogIndex) -> UnsupportedFeatureLevel:
+    return UnsupportedFeatureLevel(
+        f"metadata entry {index} is from a newer version; this node can feature level {LATEST_LEVEL}: "
+        "upgrade the node",
+        index=index,
+        supported=LATEST_LEVEL,
+    )
 
 
 def canonical_json(value: object) -> bytes:

@@ -188,3 +188,8 @@ Events = tuple[Event, ...]
 def refused(error: type[JetstreamError], description: str, **detail: int | str) -> Events:
     """Return the events of a refused command: the refusal alone."""
     return (CommandRefused(error, description, tuple(detail.items())),)
+
+
+def refused_by(error: JetstreamError) -> Events:
+    """Return the events of a command that is refused with ``error``."""
+    return refused(type(error), error.description, **error.detail)

@@ -1,14 +1,23 @@
-"""How nodes come and come back."""
+"""How nodes come and come back, and what all of them can."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from envelope.errors import ForeignReplica, InvalidConfig, InvalidName, LimitReached, NodeInUse, UnknownNode
+from envelope.errors import (
+    ForeignReplica,
+    InvalidConfig,
+    InvalidName,
+    LimitReached,
+    NodeInUse,
+    NodesTooOld,
+    UnknownNode,
+)
 from envelope.types import Incarnation, NodeEpoch, NodeId, SyncMode
-from metadata.catalog.commands import ForgetNode, RegisterNode
+from metadata.catalog.commands import ForgetNode, RegisterNode, SetFeatureLevel
 from metadata.catalog.events import (
+    ClusterChanged,
     Event,
     Events,
     IsrChanged,
@@ -16,8 +25,10 @@ from metadata.catalog.events import (
     NodeForgotten,
     NodeRegistered,
     refused,
+    refused_by,
 )
 from metadata.catalog.tables import InSyncReplica, RegisteredNode, Stream, Tables
+from metadata.features import refuse_newer, too_old
 from metadata.limits import NODES_MAX
 
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -42,6 +53,8 @@ def register_node(tables: Tables, command: RegisterNode) -> Events:
         peer_port=command.peer_port,
         rack=command.rack,
     )
+    if not tables.nodes:
+        _begin_at(tables, command.feature_level or 0)
     tables.nodes[node.node_id] = node
     events: list[Event] = [NodeRegistered(node)]
     is_exchanged = known is not None and known.directory != node.directory
@@ -102,6 +115,9 @@ def _refusal(tables: Tables, command: RegisterNode) -> Events | None:
     refusal = _malformed(command)
     if refusal is not None:
         return refusal
+    error = too_old(command.feature_level or 0, tables.cluster.feature_level)
+    if error is not None:
+        return refused_by(error)
     if command.node_id not in tables.nodes and len(tables.nodes) >= NODES_MAX:
         return refused(LimitReached, f"the cluster has {NODES_MAX} nodes, its limit", limit=NODES_MAX)
     for other in tables.nodes.values():
@@ -182,6 +198,48 @@ def forget_node(tables: Tables, command: ForgetNode) -> Events:
     tables.forgotten_epoch = max(tables.forgotten_epoch, node.node_epoch)
     del tables.nodes[node.node_id]
     return (NodeForgotten(node),)
+
+
+def set_feature_level(tables: Tables, command: SetFeatureLevel) -> Events:
+    """Raise the cluster's feature level, which `level_refusal` does not object to.
+
+    Raises:
+        UnsupportedFeatureLevel: the cluster is at a level from now on that this node cannot.
+    """
+    _begin_at(tables, command.level)
+    return (ClusterChanged(tables.cluster),)
+
+
+def level_refusal(
+    nodes: Iterable[RegisteredNode], present: int, command: SetFeatureLevel
+) -> NodesTooOld | InvalidConfig | None:
+    """Return why the feature level is not raised, None if it is.
+
+    Args:
+        nodes: all that are registered.
+        present: the cluster's level.
+        command: the level to be, and what the nodes have said.
+    """
+    level = command.level
+    if level < max(present, 1):  # at level 0 nobody could read that it is to be 0
+        text = f"feature_level: the cluster is at {present}, and cannot be raised to {level}"
+        return InvalidConfig(text, field="feature_level")
+    known = {(node.node_id, node.node_epoch): node.feature_level for node in command.nodes}
+    found = {node.node_id: known.get((node.node_id, node.node_epoch)) for node in nodes}
+    lacking = {node_id: can for node_id, can in sorted(found.items()) if can is None or can < level}
+    if level == present or (found and not lacking):
+        return None
+    reasons = (
+        f"node {node_id} has not said what it can" if can is None else f"node {node_id} can {can}"
+        for node_id, can in lacking.items()
+    )
+    text = f"feature_level: {level} is wanted of every node; {', '.join(reasons) or 'none is registered'}"
+    return NodesTooOld(text, feature_level=present, nodes=",".join(lacking))
+
+
+def _begin_at(tables: Tables, level: int) -> None:
+    refuse_newer(level)
+    tables.cluster = replace(tables.cluster, feature_level=level)
 
 
 def unknown_nodes(tables: Tables, node_ids: tuple[NodeId, ...]) -> list[NodeId]:

@@ -31,17 +31,20 @@ from metadata.catalog.tables import (
     partitions_of,
     uses_of,
 )
+from metadata.features import refuse_newer
 from metadata.limits import REPLICAS_DEFAULT, SNAPSHOT_BYTES_MAX
 from metadata.namespaces import Namespace, NamespaceTable
 from metadata.tickets import TicketKey
 
-FORMAT_VERSION: Final = 10
-READABLE_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-"""Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
+_FORMAT_OF_LEVEL_0: Final = 9
+"""Each feature level above has the next format: a node that is too old knows from it how far the cluster is.
+
+Format 1 knew no racks and no addresses for peers: its nodes have none. Format 2 knew no reassignments,
 format 3 neither read replicas nor what an unclean election leaves behind, and no forgotten nodes, format 4
 no object store, format 5 no partitions, format 6 not which streams have begun: all of its have. Format 7
 knew no txids that operators set, format 8 neither keys of tickets nor limits of namespaces, format 9 no
 default number of replicas: it was 1, and neither a number of voters nor an id of the cluster."""
+_FIELDS_OF_LEVEL_1: Final = {"default_replicas", "voters_wanted", "cluster_id"}
 
 MAGIC: Final = b"JSCS"
 
@@ -70,7 +73,8 @@ _BODY: Final = TypeAdapter(_Body)
 
 
 def encode(catalog: Catalog) -> bytes:
-    """Return the snapshot of ``catalog``."""
+    """Return the snapshot of ``catalog``, in the format of its feature level."""
+    level = catalog.cluster.feature_level
     body = canonical_json(
         _BODY.dump_python(
             _Body(
@@ -86,10 +90,11 @@ def encode(catalog: Catalog) -> bytes:
                 cluster_id=catalog.cluster.cluster_id,
             ),
             mode="json",
+            exclude=None if level else _FIELDS_OF_LEVEL_1,
         )
     )
     assert len(body) <= SNAPSHOT_BYTES_MAX, f"snapshot of {len(body)} bytes"
-    prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(body))
+    prefix = _PREFIX.pack(MAGIC, _FORMAT_OF_LEVEL_0 + level, len(body))
     return b"".join((prefix, _CRC.pack(_checksum(prefix, body)), body))
 
 
@@ -99,6 +104,7 @@ def decode(snapshot: bytes) -> Catalog:
     Raises:
         CorruptDataError: a byte differs from what `encode` wrote, or the rows break an invariant. A
             damaged catalogue is never read in part: what it leaves out would look deleted.
+        UnsupportedFeatureLevel: a newer version has written it.
     """
     if len(snapshot) < HEADER_BYTES:
         raise CorruptDataError(f"catalogue snapshot of {len(snapshot)} bytes has no header")
@@ -107,11 +113,11 @@ def decode(snapshot: bytes) -> Catalog:
     (crc,) = _CRC.unpack_from(snapshot, _PREFIX.size)
     if magic != MAGIC or length != len(body) or crc != _checksum(prefix, body):
         raise CorruptDataError(f"catalogue snapshot of {len(snapshot)} bytes fails its checksum")
-    if version not in READABLE_VERSIONS:
-        raise CorruptDataError(
-            f"catalogue snapshot has format {version}, this version reads up to {FORMAT_VERSION}"
-        )
-    return _catalog(_read(body))
+    if version == 0:
+        raise CorruptDataError("catalogue snapshot has format 0, and there is none")
+    level = max(version - _FORMAT_OF_LEVEL_0, 0)
+    refuse_newer(level)
+    return _catalog(_read(body), level)
 
 
 def _read(body: bytes) -> _Body:
@@ -121,7 +127,7 @@ def _read(body: bytes) -> _Body:
         raise CorruptDataError(f"catalogue snapshot cannot be read: {error}") from error
 
 
-def _catalog(body: _Body) -> Catalog:
+def _catalog(body: _Body, level: int) -> Catalog:
     tables = Tables(
         nodes={node.node_id: node for node in body.nodes},
         streams={stream.name: stream for stream in body.streams},
@@ -129,6 +135,7 @@ def _catalog(body: _Body) -> Catalog:
         forgotten_epoch=body.forgotten_epoch,
         ticket_keys=body.ticket_keys,
         cluster=ClusterRow(
+            feature_level=level,
             default_replicas=body.default_replicas,
             voters_wanted=body.voters_wanted,
             cluster_id=body.cluster_id,

@@ -32,6 +32,7 @@ from metadata.catalog.events import (
     StreamFound,
     StreamUpdated,
     refused,
+    refused_by,
 )
 from metadata.catalog.holders import (
     HoldersPut,
@@ -45,8 +46,9 @@ from metadata.catalog.holders import (
 from metadata.catalog.namespaces import beyond_limits, count_creation, creation_beyond_rate, growth
 from metadata.catalog.nodes import unknown_nodes
 from metadata.catalog.tables import InSyncReplica, Stream, Tables, TierMark
+from metadata.features import Feature, lacking
 from metadata.stream_config import StreamConfig, partition_name, reserved_refusal
-from metadata.stream_patch import patched
+from metadata.stream_patch import StreamPatch, patched
 from metadata.validation import first_problem
 
 
@@ -199,13 +201,13 @@ def update_stream(tables: Tables, command: UpdateStream) -> Events:
     stream = stream_in_life(tables, command.stream, command.incarnation)
     if stream is None:
         return unknown_stream(command.stream)
-    refusal = _move_refusal(stream, command)
+    refusal = _level_refusal(tables, stream, command.patch) or _move_refusal(stream, command)
     if refusal is not None:
         return refusal
     try:
         config = patched(stream.config, command.patch)
     except JetstreamError as error:
-        return refused(type(error), error.description, **error.detail)
+        return refused_by(error)
     except ValidationError as error:
         problem = first_problem(error)
         return refused(InvalidConfig, problem.description, field=problem.field)
@@ -225,6 +227,17 @@ def _minimum_refusal(stream: Stream, config: StreamConfig) -> Events | None:
         f"min_insync_replicas: {minimum} is more than the {len(target)} replicas it is being moved to",
         field="min_insync_replicas",
     )
+
+
+def _level_refusal(tables: Tables, stream: Stream, patch: StreamPatch) -> Events | None:
+    """Return why nodes of the cluster's feature level refuse another number of replicas, None if they do not.
+
+    They refuse it also where it is the number that the stream is being moved to.
+    """
+    if patch.replicas in (None, stream.config.replicas):
+        return None
+    error = lacking(Feature.REPLICA_NUMBERS, tables.cluster.feature_level)
+    return None if error is None else refused_by(error)
 
 
 def _move_refusal(stream: Stream, command: UpdateStream) -> Events | None:

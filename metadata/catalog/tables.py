@@ -234,6 +234,8 @@ class Removal:
 class ClusterRow:
     """The id of the cluster, and the numbers that an operator has chosen for it."""
 
+    feature_level: int = 0
+    """See `metadata.features`; it never falls."""
     default_replicas: int = REPLICAS_DEFAULT
     """Copies of a new stream for which nobody says how many."""
     voters_wanted: int | None = None

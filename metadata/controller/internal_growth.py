@@ -3,7 +3,8 @@
 Each has three replicas, or as many as there are nodes. One that was made when there were fewer nodes is
 looked at when a node registers: that is when there may be more. So an operator who has taken a replica of one
 away before a node goes is not contradicted at the next tick. Replicas are only added, to one stream at a
-time. A move with a dead node in its target holds up no other stream: it may never end.
+time. A move with a dead node in its target holds up no other stream: it may never end. Nothing is moved while
+nodes of the cluster's feature level could not read the command.
 """
 
 from typing import Final
@@ -14,6 +15,7 @@ from metadata.catalog.catalog import Catalog
 from metadata.catalog.commands import ReassignReplicas
 from metadata.catalog.tables import Stream
 from metadata.controller.alive_nodes import AliveNodes
+from metadata.features import Feature
 from metadata.limits import INTERNAL_REPLICAS_MAX
 from metadata.placement import PlacementCandidate, loads, resized
 from metadata.rebalancing import planned
@@ -47,7 +49,8 @@ class InternalGrowth:
 
     def next_move(self, now: MonotonicNs) -> ReassignReplicas | None:
         """Return the command that adds replicas to one stream, None if there is nothing to do now."""
-        if not self._unsettled or now < self._not_before:
+        level = self._catalog.cluster.feature_level
+        if not self._unsettled or now < self._not_before or level < Feature.INTERNAL_GROWTH.level:
             return None
         rows = [row for row in map(self._catalog.stream, INTERNAL_STREAMS) if row is not None]
         number = min(INTERNAL_REPLICAS_MAX, len(self._catalog.nodes()))

@@ -68,6 +68,7 @@ from metadata.controller.reports import SilenceReports
 from metadata.controller.settings import ControllerSettings
 from metadata.controller.unclean import last_choice, ordered_election
 from metadata.controller.voters import VoterChanges
+from metadata.features import Feature
 from metadata.raft.configuration import QuorumState
 
 _DEFAULT_SETTINGS: Final = ControllerSettings()
@@ -288,6 +289,8 @@ class Controller:
 
     def _tend_quorum(self, quorum: QuorumState, now: MonotonicNs) -> Iterator[Action]:
         """Give the cluster an id if it has none, and the metadata group the voters that it should have."""
+        if self._catalog.cluster.feature_level < Feature.MEMBER_CHANGES.level:
+            return  # there may be nodes that cannot read any of it
         is_nameless = self._catalog.cluster.cluster_id is None
         if is_nameless and self._cluster_id is not None and now >= self._name_at:
             self._name_at = MonotonicNs(now + self._settings.retry_interval_ns)

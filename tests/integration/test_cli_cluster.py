@@ -15,6 +15,7 @@ import pytest
 
 from envelope.types import NodeId
 from jetstream.cli.serve.cluster_directory import cluster_directory
+from metadata.features import LATEST_LEVEL
 from tests.support.commands import WAIT_SECONDS, CommandProcess, jetstream, json_lines, succeeded, up
 from tests.support.local_clusters import Cluster, next_event, start
 from tests.support.pauses import pause_thread
@@ -113,6 +114,26 @@ def test_replicas_are_added_and_a_default_is_set(cluster: Cluster) -> None:
     assert (refused.exit_code, "replicas: 4 wanted, 3 nodes to hold them" in refused.stderr) == (4, True)
     assert json.loads(succeeded(*default, "1", "--json", nats=cluster.nats))["default_replicas"] == 1
     succeeded("stream", "delete", "copies", "--yes", nats=cluster.nats)
+
+
+def test_the_feature_level_is_shown_and_raised_as_far_as_all_nodes_can(cluster: Cluster) -> None:
+    update = ("cluster", "update", "--feature-level")
+    assert (
+        succeeded(*update, "latest", nats=cluster.nats) == f"the cluster is at feature level {LATEST_LEVEL}\n"
+    )
+    shown = json.loads(succeeded("cluster", "info", "--json", nats=cluster.nats))["cluster"]
+    assert shown["feature_level"] == LATEST_LEVEL
+    assert {node["id"]: node["feature_level"] for node in shown["nodes"]} == dict.fromkeys(
+        "abc", LATEST_LEVEL
+    )
+    assert f"the cluster is at feature level {LATEST_LEVEL}" in succeeded(
+        "cluster", "info", nats=cluster.nats
+    )
+    refused = jetstream(*update, f"{LATEST_LEVEL + 1}", nats=cluster.nats)
+    assert (refused.exit_code, f"node a can {LATEST_LEVEL}" in refused.stderr) == (4, True)
+    for wrong in ("0", "newest"):
+        assert jetstream(*update, wrong, nats=cluster.nats).exit_code == 4
+    assert jetstream("cluster", "update", nats=cluster.nats).exit_code == 4
 
 
 def test_a_node_that_dies_is_said_and_started_again(cluster: Cluster) -> None:

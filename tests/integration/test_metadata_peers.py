@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from envelope.errors import UnsupportedFeatureLevel
 from envelope.types import LogIndex, NodeId, Term
+from metadata.features import LATEST_LEVEL
 from metadata.node.peers import dialling as peers
 from metadata.node.peers.accepting import StreamServer
 from metadata.node.peers.dialling import Address, PeerIdentity
@@ -30,6 +32,7 @@ GREETING: dict[str, Any] = {
     "target": "b",
     "token": "s",
     "purpose": "metadata",
+    "feature_level": LATEST_LEVEL,
 }
 
 
@@ -252,6 +255,33 @@ def test_who_is_not_a_voter_of_this_cluster_is_told_why_and_not_heard(
             assert b.ears.heard == []
         finally:
             await b.stop()
+
+    run(test())
+
+
+def test_a_node_that_can_less_than_the_cluster_is_turned_away_and_stops() -> None:
+    """A node from before there were levels is told so, too, and comes again in vain."""
+
+    async def test() -> None:
+        a, b = End(A), End(B)
+        b.start({A: a.address})
+        b.server.cluster_level = lambda: LATEST_LEVEL + 1
+        a.start({B: b.address})
+        try:
+            assert a.task is not None
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(
+                    UnsupportedFeatureLevel, match=f"b: this node can feature level {LATEST_LEVEL}"
+                )
+            ):
+                await asyncio.wait_for(a.task, WAIT_SECONDS)
+            of_before = {key: value for key, value in GREETING.items() if key != "feature_level"}
+            answer = json.loads(await greeted(b, json.dumps(of_before).encode() + b"\n" + encode(beat(1))))
+            assert "can feature level 0, and the cluster is at" in answer["error"]
+            assert b.ears.heard == []
+        finally:
+            await b.stop()
+            a.socket.close()
 
     run(test())
 

@@ -12,6 +12,7 @@ import pytest
 from envelope.errors import CorruptDataError, NotLeader
 from envelope.types import LogIndex, NodeId, StreamName, Term
 from metadata.catalog.events import NodeRegistered
+from metadata.features import LATEST_LEVEL
 from metadata.node.peers.dialling import Address
 from metadata.raft.messages.observer_messages import CommittedEntries, Observe, VoterStatus
 from metadata.raft.messages.voter_messages import Heartbeat
@@ -184,6 +185,7 @@ GREETING: dict[str, Any] = {
     "target": "a",
     "token": TOKEN,
     "purpose": "observer",
+    "feature_level": LATEST_LEVEL,
 }
 
 

@@ -30,14 +30,17 @@ from metadata.catalog.commands import (
     LimitNamespace,
     NameCluster,
     NodeAtEpoch,
+    NodeLevel,
     ReassignReplicas,
     RegisterNode,
     RotateTicketKey,
     SetDefaultReplicas,
+    SetFeatureLevel,
     SetVoters,
     UpdateStream,
 )
 from metadata.catalog.events import CommandRefused, Events
+from metadata.features import LATEST_LEVEL
 from metadata.namespaces import NamespaceLimits
 from metadata.stream_config import Retention, StreamConfig
 from metadata.stream_patch import StreamPatch
@@ -53,8 +56,12 @@ def register(
     unsynced_kept: bool = False,
     lost: Sequence[str] = (),
     restored: Sequence[str] = (),
+    feature_level: int | None = LATEST_LEVEL,
 ) -> RegisterNode:
-    """A start of ``node`` on its own directory, or on another, without some logs, or with some that were."""
+    """A start of ``node`` on its own directory, or on another, without some logs, or with some that were.
+
+    With ``feature_level=None`` it is one of feature level 0, or of a cluster at that level.
+    """
     place = directory or f"disk-of-{node}"
     return RegisterNode(
         node_id=NodeId(node),
@@ -66,6 +73,7 @@ def register(
         unsynced_kept=unsynced_kept,
         lost=tuple(map(Incarnation, lost)),
         restored=tuple(map(Incarnation, restored)),
+        feature_level=feature_level,
     )
 
 
@@ -201,6 +209,14 @@ commands: st.SearchStrategy[Command] = st.one_of(
         node=st.sampled_from(NODES),
         directory=st.sampled_from((None, None, "spare-1", "spare-2")),
         unsynced_kept=st.booleans(),
+        feature_level=st.sampled_from((LATEST_LEVEL, LATEST_LEVEL, None)),
+    ),
+    st.builds(
+        SetFeatureLevel,
+        level=st.integers(0, LATEST_LEVEL),
+        nodes=st.lists(
+            st.builds(NodeLevel, _node_ids, _small.map(NodeEpoch), st.integers(0, LATEST_LEVEL)), max_size=4
+        ).map(tuple),
     ),
     st.builds(
         CreateStream,

@@ -17,6 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from tests.support.forked_process import ForkedProcess
+from tests.support.node_versions import NodeVersion
 from tests.support.nodes import WAIT_SECONDS, request
 from tests.support.pauses import pause
 
@@ -77,12 +78,14 @@ class ClusterNode:
         self.data = directory / "data"
         self.peer_port, self.socket_port, self.http_port = ports
         self.log = directory / "node.log"
+        self.version: NodeVersion | None = None
+        """None: the one under test."""
         self.clock: Path | None = None
         """What says how wrong its wall clock is (`tests.support.moved_clock`); None: it is the machine's."""
         self._config = directory / "node.toml"
         directory.mkdir(parents=True, exist_ok=True)
         self._config.write_text(settings)
-        self._process: ForkedProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -100,6 +103,9 @@ class ClusterNode:
         if self.clock is not None:
             arguments[:0] = ["tests.support.moved_clock", str(self.clock)]
         with self.log.open("ab") as log:
+            if self.version is not None:
+                self._process = self.version.started(arguments[1:], log)
+                return
             self._process = ForkedProcess(arguments[0], arguments[1:], stdout=log, stderr=log)
 
     def send(self, number: signal.Signals) -> None:

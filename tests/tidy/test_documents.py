@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from metadata.features import LEVELS
 from tests.tidy import errors_table, metrics_table
 from tests.tidy.source_tree import ROOT, documents, modules, table
 
@@ -164,6 +165,15 @@ def test_the_map_of_the_test_equipment_has_every_module_with_its_first_line() ->
     assert sorted(line for line in lines if line.startswith("- ")) == sorted(
         f"- `{name}`: {line}" for name, line in first_lines.items()
     )
+
+
+def test_the_page_of_upgrades_lists_every_feature_level() -> None:
+    rows = re.findall(r"^\| ([0-9]+) \| (.+) \|$", (ROOT / "docs" / "upgrading.md").read_text(), re.MULTILINE)
+    listed = [(int(level), words) for level, words in rows]
+    assert listed[0][0] == 0
+    assert listed[1:] == [
+        (level, feature.value) for level, features in enumerate(LEVELS) for feature in features
+    ]
 
 
 def test_every_runbook_entry_that_a_log_line_names_exists() -> None:

@@ -20,7 +20,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.types import NodeId, StreamName
-from jetstream.node.api.cluster import voting_nodes
+from jetstream.node.api.cluster_operations import voting_nodes
 from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.api.requests import (
     DrainNodeRequest,

@@ -10,8 +10,8 @@ from typing import Final, assert_never
 from envelope.errors import InternalError, JetstreamError, StreamOffline, UnknownStream
 from envelope.internal_streams import CURSORS, is_internal
 from envelope.partition_errors import PartitionsMissing
-from envelope.types import NodeId, Offset, StreamName
-from jetstream.node.api.cluster import cluster_info, update_cluster
+from envelope.types import NodeEpoch, NodeId, Offset, StreamName
+from jetstream.node.api.cluster_operations import ClusterOperations
 from jetstream.node.api.group_operations import Coordination, GroupOperations, NodeWays
 from jetstream.node.api.internal_streams import make_internal_stream
 from jetstream.node.api.moves import MovingRequest, OrderedElection, Reassigning, elect
@@ -106,6 +106,8 @@ class ApiServices:
     """The interruption of the ingest connection that lasts now."""
     alive: Callable[[], frozenset[NodeId] | None]
     """The nodes that can hold a new stream; None if this node does not know."""
+    node_epoch: Callable[[], NodeEpoch]
+    """Of this start; 0 before it has registered."""
     ordered_election: OrderedElection
     tier: Tier
     cursors: CursorStore
@@ -128,7 +130,6 @@ class ApiOperations:
         services: ApiServices,
     ) -> None:
         self._prefix = prefix
-        self._cluster = cluster
         self._node_id = node_id
         self._metadata = metadata
         self._catalog = metadata.catalog
@@ -136,6 +137,7 @@ class ApiOperations:
         self._services = services
         self._placing = Placing(prefix, metadata, services.clock, services.alive)
         ways = NodeWays(node_id, prefix, services.link, services.clock)
+        self._cluster = ClusterOperations(cluster, ways, metadata, services.alive, services.node_epoch)
         self._groups = GroupOperations(ways, metadata, services.groups, self._made_internal)
         self._tickets = TicketOffice(
             metadata, services.clock, services.ticket_lifetime, services.ticket_grace
@@ -183,8 +185,7 @@ class ApiOperations:
         if isinstance(request, TicketRequest):
             return await self._tickets.answer(request)
         if isinstance(request, UpdateClusterRequest):
-            await update_cluster(request, self._propose)
-            return self.cluster_info()
+            return await self._cluster.update(request)
         return await self._survey(request)
 
     async def _change(self, request: StreamChange) -> Response:
@@ -396,7 +397,7 @@ class ApiOperations:
 
     def cluster_info(self) -> ClusterInfo:
         """Return the nodes of the cluster, and which are alive if this node knows."""
-        return cluster_info(self._cluster, self._metadata, self._services.alive())
+        return self._cluster.info()
 
 
 def _has_applied(info: StreamInfo, changed: Stream) -> bool:

@@ -23,6 +23,7 @@ from jetstream.node.settings.peer_settings import PeerSettings
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.replica.settings import ReplicaSettings
 from jetstream.replica.throttle import Throttle
+from metadata.catalog.catalog import registered_level
 from metadata.catalog.commands import ChangeLeader, RegisterNode
 from metadata.catalog.events import Events, NodeForgotten, NodeRegistered
 from metadata.catalog.nodes import lost_replicas, restored_replicas
@@ -114,6 +115,8 @@ class ClusterMember:
             held: the lives of streams that have a log.
         """
         await self._group.led()
+        if not self._group.catalog.nodes():
+            await self._group.catch_up()  # so that it brings its level only to a cluster that is new
         registered = None
         while registered is None:
             registered = await self._registered(registration, held)
@@ -135,23 +138,30 @@ class ClusterMember:
         """Register; return the answer, None if it has to be done again: another start does no harm.
 
         The answer may have come inside a snapshot, which does not tell it; and the catalogue may have been
-        behind here, so that something is lost, or is back, that was not named.
+        behind here, so that something is lost, or is back, that was not named, or the feature level.
         """
         named = self._on_disk(registration, held)
         applied = await self._group.propose(named, deadline_seconds=None)
         now = self._on_disk(registration, held)
         if applied.events is None or not set(named.lost).issuperset(now.lost) or now.restored:
             return None
+        if named.feature_level != now.feature_level:
+            return None
         registered = applied.answer()
         assert isinstance(registered, NodeRegistered), f"a registration is answered by {registered}"
         return registered
 
     def _on_disk(self, registration: RegisterNode, held: frozenset[Incarnation]) -> RegisterNode:
-        """Return the registration with what is lost and restored, as far as the catalogue is known here."""
+        """Return the registration as it is to be by what is known of the catalogue here."""
         rows = tuple(self._group.catalog.streams())
         lost = lost_replicas(rows, self._node_id, held)
         own = InSyncReplica(self._node_id, registration.directory)
-        return replace(registration, lost=lost, restored=restored_replicas(rows, own, held))
+        return replace(
+            registration,
+            lost=lost,
+            restored=restored_replicas(rows, own, held),
+            feature_level=registered_level(self._group.catalog),
+        )
 
     async def leave(self) -> None:
         """Hand leadership over to other replicas, where they can lead."""

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from envelope.errors import DeadlinePassed, DiskFull, InternalError, RequestError
 from envelope.types import LogIndex, NodeId, Term
-from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, encode_command
+from metadata.catalog.catalog import Catalog, feature_refusal
+from metadata.catalog.commands import Command, ForgetNode, encode_command
 from metadata.catalog.events import Events, NodeRegistered
 from metadata.catalog.tables import RegisteredNode
 from metadata.limits import ENTRY_BYTES_MAX, SNAPSHOT_LOG_BYTES_MIN
@@ -68,6 +68,7 @@ class MetadataQuorum:
         self._state = state
         self._addresses = parts.addresses
         self.member = GroupMember(parts, begin, storage)
+        parts.server.cluster_level = lambda: state.catalog.cluster.feature_level
         state.on_members = self.member.members_changed
         state.subscribe(self)
         self.restored()
@@ -316,9 +317,13 @@ class MetadataQuorum:
 
         Raises:
             RequestError: the command is too large.
+            FeatureLevelTooLow, NodesTooOld: there may be nodes that cannot read it; nothing is in the log.
             DiskFull: there is no other voter, and this one's disk was full before: nothing is stored.
             DeadlinePassed: there was no leader, or no majority; it may be applied or not.
         """
+        error = feature_refusal(self.catalog, command)
+        if error is not None:
+            raise error
         data = encode_command(command)
         if len(data) + PROPOSAL_ID_BYTES > ENTRY_BYTES_MAX:
             raise RequestError(f"a command of {len(data)} bytes exceeds {ENTRY_BYTES_MAX}")
@@ -339,6 +344,13 @@ class MetadataQuorum:
                 f"no answer of the metadata log within {deadline_seconds} s: no leader, or no majority"
             ) from None
         return outcome.result()
+
+    async def catch_up(self) -> None:
+        """Return when everything that was committed before this call is applied here; needs a majority.
+
+        It lets the log take a command that the catalogue refuses in every version, and waits for the refusal.
+        """
+        await self.propose(ForgetNode(NodeId("")), deadline_seconds=None)
 
     async def reached(self, index: LogIndex) -> None:
         """Return when everything up to ``index`` is applied here."""

@@ -26,10 +26,10 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from envelope.errors import CorruptDataError, DeadlinePassed
+from envelope.errors import CorruptDataError, DeadlinePassed, UnsupportedFeatureLevel
 from envelope.types import LogIndex, NodeId, Term
 from metadata.catalog import snapshot as catalog_snapshot
-from metadata.catalog.catalog import Catalog
+from metadata.catalog.catalog import Catalog, feature_refusal
 from metadata.catalog.commands import RegisterNode, decode_command
 from metadata.catalog.events import CommandRefused, Event, Events
 from metadata.catalog.tables import RegisteredNode
@@ -137,17 +137,18 @@ class ReplicatedCatalog:
     def can_apply(self, payload: bytes) -> bool:
         """See `StateMachine.can_apply`."""
         try:
-            proposal_id, command = decode_proposal(payload)
-            decode_command(command, LogIndex(0))
-        except CorruptDataError:
+            proposal_id, data = decode_proposal(payload)
+            command = decode_command(data, LogIndex(0))
+        except (CorruptDataError, UnsupportedFeatureLevel):
             return False
-        return proposal_id != CONFIGURATION_ID
+        return proposal_id != CONFIGURATION_ID and feature_refusal(self._catalog, command) is None
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """See `StateMachine.apply`.
 
         Raises:
             CorruptDataError: an entry holds what no version of the catalogue proposed.
+            UnsupportedFeatureLevel: the cluster is at a level from there on that this node cannot.
         """
         members = self.members
         for entry in entries:

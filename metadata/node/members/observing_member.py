@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError
+from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError, UnsupportedFeatureLevel
 from envelope.types import LogIndex, NodeId, Term
 from metadata.members import node_of
 from metadata.node.members.parts import MemberParts
@@ -187,7 +187,7 @@ class ObserverMember:
         try:
             for action in self._observer.handle(event, now()):
                 self._perform(action)
-        except CorruptDataError as error:
+        except (CorruptDataError, UnsupportedFeatureLevel) as error:
             _log.error("the observer of the metadata log stops error=%r", error)
             self._failure.set_exception(error)
             return

@@ -19,9 +19,10 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from envelope.errors import JetstreamError, RemoteProtocolError, Unauthorized
+from envelope.errors import JetstreamError, RemoteProtocolError, Unauthorized, UnsupportedFeatureLevel
 from envelope.limits import KIB
 from envelope.types import NodeId
+from metadata.features import LATEST_LEVEL
 
 _log = logging.getLogger(__name__)
 
@@ -74,15 +75,21 @@ class Greeting(BaseModel):
     token: str | None = None
     purpose: str = METADATA
     """Greetings had none while there was only that."""
+    feature_level: int = 0
+    """The highest that the dialling node can; nodes of level 0 do not say it."""
 
 
 class Welcome(BaseModel):
-    """The answer: ``error`` is why the connection is closed, ``later`` that this may change by itself."""
+    """The answer: ``error`` is why the connection is closed, ``later`` that this may change by itself.
+
+    ``too_old``: the dialling node can less than the cluster's feature level, and is to stop.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     error: str | None = None
     later: bool = False
+    too_old: bool = False
 
 
 Conversation = Callable[[NodeId, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -132,7 +139,11 @@ class Callers:
 async def keep_link(
     identity: PeerIdentity, peer: NodeId, address: Address, purpose: str, link: Link, callers: Callers
 ) -> None:
-    """Keep a connection to ``peer`` for ``purpose`` until cancelled."""
+    """Keep a connection to ``peer`` for ``purpose`` until cancelled.
+
+    Raises:
+        UnsupportedFeatureLevel: the cluster is at a level that this node cannot.
+    """
     loop = asyncio.get_running_loop()
     pause, objection = _REDIAL_SECONDS_MIN, ""
     while True:
@@ -142,6 +153,8 @@ async def keep_link(
         except _NO_PEER as error:
             _log.debug("cannot reach peer=%s purpose=%s error=%r", peer, purpose, error)
             link.unreached(refused=isinstance(error, ConnectionRefusedError))
+        except UnsupportedFeatureLevel:
+            raise
         except JetstreamError as error:
             if str(error) != objection:
                 _log.error("peer=%s at %s:%d refuses us: %s", peer, address.host, address.port, error)
@@ -180,6 +193,7 @@ async def _dial(
     Raises:
         _NO_PEER: nothing there speaks this protocol.
         Unauthorized: the peer does not want us.
+        UnsupportedFeatureLevel: nor does any other, as this node is too old.
     """
     async with asyncio.timeout(_DIAL_SECONDS):
         reader, writer = await asyncio.open_connection(
@@ -198,12 +212,15 @@ async def _dial(
             target=peer,
             token=token,
             purpose=purpose,
+            feature_level=LATEST_LEVEL,
         )
         writer.write(greeting.model_dump_json().encode() + b"\n")
         async with asyncio.timeout(GREETING_SECONDS):
             welcome = Welcome.model_validate_json(await reader.readuntil(b"\n"))
         if welcome.later:
             raise ConnectionError(welcome.error)
+        if welcome.too_old:
+            raise UnsupportedFeatureLevel(f"{peer}: {welcome.error}", supported=LATEST_LEVEL)
         if welcome.error is not None:
             raise Unauthorized(welcome.error)
         unless_welcome.pop_all()

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from envelope.errors import RemoteProtocolError
 from envelope.types import NodeId
+from metadata.features import too_old
 from metadata.members import node_of
 from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
@@ -46,6 +47,8 @@ class PeerRefusal:
     problem: str
     later: bool = False
     """This may change by itself: the peer is to come again."""
+    too_old: bool = False
+    """The peer can less than the cluster's feature level."""
 
 
 Objection = Callable[[NodeId], PeerRefusal | None]
@@ -65,6 +68,7 @@ class PeerServer:
     Attributes:
         callers: get the peers that were let in.
         door: decides about admission before the greeting.
+        cluster_level: returns the cluster's feature level, as far as it is known here.
 
     Invariant:
         V1: a connection is handed on only if its greeting named this node, this cluster and the token, and a
@@ -75,12 +79,19 @@ class PeerServer:
     def __init__(self, identity: PeerIdentity) -> None:
         """Prepare to be dialled as ``identity``."""
         self.callers = Callers()
+        self.cluster_level: Callable[[], int] = lambda: 0
         self._identity = identity
+        self._levels: dict[asyncio.StreamWriter, tuple[NodeId, int]] = {}
         self._served: dict[str, _Service] = {}
         self.door = Door("peers", DescriptorShare.NODE, CONNECTIONS_MAX)
         self._server = StreamServer(
             self._talk, limit=GREETING_BYTES_MAX, tls=identity.server_tls, door=self.door
         )
+
+    @property
+    def feature_levels(self) -> dict[NodeId, int]:
+        """The highest feature level that each connected peer can."""
+        return dict(self._levels.values())
 
     @contextlib.contextmanager
     def serve(
@@ -126,12 +137,15 @@ class PeerServer:
             if greeting is not None and service is not None:  # it may have ended while the answer was sent
                 self._server.introduced()
                 source = NodeId(greeting.source)
+                self._levels[writer] = node_of(source), greeting.feature_level
                 self.callers.came(source)
                 await converse(service.conversation(source, reader, writer), writer, source)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _log.debug("an incoming connection broke error=%r", error)
         except RemoteProtocolError as error:
             _log.warning("an incoming connection is closed: %s", error)
+        finally:
+            self._levels.pop(writer, None)
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Greeting | None:
         """Return the greeting of the dialling peer, None if it was turned away."""
@@ -142,7 +156,9 @@ class PeerServer:
         except ValidationError as error:
             raise RemoteProtocolError(f"a greeting that is none: {error.error_count()} faults") from None
         refusal = self._refusal(greeting)
-        welcome = Welcome() if refusal is None else Welcome(error=refusal.problem, later=refusal.later)
+        welcome = Welcome()
+        if refusal is not None:
+            welcome = Welcome(error=refusal.problem, later=refusal.later, too_old=refusal.too_old)
         writer.write(welcome.model_dump_json(exclude_defaults=True).encode() + b"\n")
         await writer.drain()
         if refusal is None:
@@ -158,12 +174,12 @@ class PeerServer:
             wanted = identity.token.get_secret_value().encode()
             if not hmac.compare_digest((greeting.token or "").encode(), wanted):
                 return PeerRefusal("the token is not right")
-        if greeting.protocol != PROTOCOL_VERSION:
-            return PeerRefusal(f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}")
-        if greeting.cluster != identity.cluster:
-            return PeerRefusal(f"this is cluster {identity.cluster}, not {greeting.cluster}")
-        if node_of(NodeId(greeting.target)) != identity.node_id:
-            return PeerRefusal(f"this is {identity.node_id}, not {greeting.target}")
+        problem = self._mismatch(greeting)
+        if problem is not None:
+            return PeerRefusal(problem)
+        error = too_old(greeting.feature_level, self.cluster_level())
+        if error is not None:
+            return PeerRefusal(error.description, too_old=True)
         return self._objection(greeting)
 
     def _objection(self, greeting: Greeting) -> PeerRefusal | None:
@@ -173,3 +189,14 @@ class PeerServer:
         if greeting.target != service.known_as:
             return PeerRefusal(f"this is {service.known_as}, not {greeting.target}", later=True)
         return service.objection(NodeId(greeting.source))
+
+    def _mismatch(self, greeting: Greeting) -> str | None:
+        """Return why this is not what a peer looks for, None if it is."""
+        identity = self._identity
+        if greeting.protocol != PROTOCOL_VERSION:
+            return f"protocol {greeting.protocol} is not {PROTOCOL_VERSION}"
+        if greeting.cluster != identity.cluster:
+            return f"this is cluster {identity.cluster}, not {greeting.cluster}"
+        if node_of(NodeId(greeting.target)) != identity.node_id:
+            return f"this is {identity.node_id}, not {greeting.target}"
+        return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from envelope.errors import CorruptDataError
+from envelope.errors import CorruptDataError, UnsupportedFeatureLevel
 from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
@@ -22,6 +22,7 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.directories import directory_of, incarnation_of, is_incarnation
 from metadata.catalog.tables import ClusterRow, UncleanElection
+from metadata.features import LATEST_LEVEL
 from metadata.stream_config import StreamConfig
 from tests.support.catalogs import (
     CREATED,
@@ -78,9 +79,7 @@ def test_absent_and_null_differ_in_a_stored_patch() -> None:
         b"{}",
         b"\xff",
         b'{"kind":[]}',
-        b'{"kind":"make_tea"}',
         b'{"kind":"delete_stream"}',
-        b'{"kind":"delete_stream","stream":"a","extra":1}',
         (
             b'{"kind":"create_stream","config":{"name":"a b","subject":"a"},"incarnation":"l","created":1,'
             b'"replicas":["n"],"leader":"n"}'
@@ -90,6 +89,19 @@ def test_absent_and_null_differ_in_a_stored_patch() -> None:
 )
 def test_what_is_not_a_command_is_corruption(payload: bytes) -> None:
     with pytest.raises(CorruptDataError, match="metadata entry 7"):
+        decode_command(payload, INDEX)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"kind":"make_tea"}',
+        b'{"kind":"delete_stream","stream":"a","extra":1}',
+        b'{"kind":"update_stream","stream":"a","patch":{"colour":"red"}}',
+    ],
+)
+def test_a_command_of_a_newer_version_is_told_from_damage(payload: bytes) -> None:
+    with pytest.raises(UnsupportedFeatureLevel, match="metadata entry 7 is from a newer version"):
         decode_command(payload, INDEX)
 
 
@@ -216,9 +228,15 @@ def resealed(body: dict[str, object], version: int = 1) -> bytes:
 
 
 def test_a_snapshot_of_another_format_is_refused() -> None:
-    for version in (0, 11):
-        with pytest.raises(CorruptDataError, match=f"format {version}"):
-            snapshot.decode(resealed({}, version=version))
+    with pytest.raises(CorruptDataError, match="format 0"):
+        snapshot.decode(resealed({}, version=0))
+
+
+def test_the_format_of_a_snapshot_says_to_an_older_node_at_which_level_the_cluster_is() -> None:
+    with pytest.raises(
+        UnsupportedFeatureLevel, match=f"{LATEST_LEVEL}, and the cluster is at {LATEST_LEVEL + 1}"
+    ):
+        snapshot.decode(resealed({"more": True}, version=9 + LATEST_LEVEL + 1))
 
 
 def test_format_1_knew_no_racks_and_no_addresses_for_peers() -> None:
@@ -292,7 +310,7 @@ def test_in_format_9_nothing_was_set_for_the_whole_cluster() -> None:
         NameCluster("0f" * 16),
     )
     data = snapshot.encode(catalog)
-    row = ClusterRow(default_replicas=3, voters_wanted=5, cluster_id="0f" * 16)
+    row = ClusterRow(feature_level=LATEST_LEVEL, default_replicas=3, voters_wanted=5, cluster_id="0f" * 16)
     assert snapshot.decode(data).cluster == row
     body = json.loads(data[snapshot.HEADER_BYTES :])
     for name in ("default_replicas", "voters_wanted", "cluster_id"):

@@ -16,12 +16,15 @@ from metadata.catalog.commands import (
     CreateStream,
     FinishReassignment,
     NodeAtEpoch,
+    NodeLevel,
     ReassignReplicas,
+    SetFeatureLevel,
 )
 from metadata.catalog.tables import Stream
 from metadata.controller.events import Action, Finish, Grow, NodeHeard, NodeStopping, RowsChanged, Tick
 from metadata.controller.machine import Controller
 from metadata.controller.settings import ControllerSettings
+from metadata.features import LATEST_LEVEL
 from tests.support.catalogs import apply, catalog_of, create, refusal, register
 from tests.support.example_counts import examples
 
@@ -34,9 +37,10 @@ SHARD: Final = StreamName("__cursors/3")
 class Term:
     """A metadata leader's term; nodes join it, and are heard."""
 
-    def __init__(self, nodes: str, *streams: CreateStream) -> None:
+    def __init__(self, nodes: str, *streams: CreateStream, feature_level: int | None = LATEST_LEVEL) -> None:
         self.now = MonotonicNs(1_000_000_000_000)
-        self.catalog = catalog_of(*map(register, nodes), *streams)
+        registered = (register(node, feature_level=feature_level) for node in nodes)
+        self.catalog = catalog_of(*registered, *streams)
         self.alive = set(nodes)
         self.begin()
 
@@ -123,6 +127,18 @@ def test_internal_streams_grow_one_after_the_other_and_users_streams_do_not() ->
         term.settle(name)
     assert term.grow() is None
     assert term.sizes() == {CURSORS: 3, SHARD: 3, AUDIT: 3, "orders": 1}
+
+
+def test_internal_streams_grow_when_all_nodes_can_read_the_command() -> None:
+    term = Term("a", create(CURSORS, nodes="a"), feature_level=None)
+    for node in "bc":
+        term.apply(register(node, feature_level=None))
+        term.alive.add(node)
+        term.hear(node)
+    assert term.grow() is None
+    said = tuple(NodeLevel(node.node_id, node.node_epoch, LATEST_LEVEL) for node in term.catalog.nodes())
+    term.apply(SetFeatureLevel(LATEST_LEVEL, said))
+    assert term.grow() is not None
 
 
 def test_there_are_as_many_replicas_as_nodes_until_there_are_three() -> None:

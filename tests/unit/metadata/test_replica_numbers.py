@@ -22,6 +22,7 @@ from metadata.catalog.commands import (
 from metadata.catalog.events import ClusterChanged, StreamUpdated
 from metadata.catalog.holders import wanted_replicas
 from metadata.catalog.tables import ClusterRow, Stream
+from metadata.features import LATEST_LEVEL
 from metadata.partitioning import refuse_changes_beyond_limits
 from metadata.stream_patch import StreamPatch, with_default_replicas
 from tests.support.catalogs import (
@@ -234,7 +235,8 @@ def test_null_is_the_default_and_nothing_else_of_a_patch_changes() -> None:
 def test_the_default_is_one_until_it_is_set() -> None:
     catalog = catalog_of(register("a"))
     assert catalog.cluster.default_replicas == 1
-    assert apply(catalog, SetDefaultReplicas(3)) == (ClusterChanged(ClusterRow(default_replicas=3)),)
+    row = ClusterRow(feature_level=LATEST_LEVEL, default_replicas=3)
+    assert apply(catalog, SetDefaultReplicas(3)) == (ClusterChanged(row),)
     assert catalog.cluster.default_replicas == 3
     for number in (0, 16):
         assert isinstance(refusal(apply(catalog, SetDefaultReplicas(number))), InvalidConfig)

@@ -6,11 +6,18 @@ from dataclasses import replace
 import pytest
 
 from envelope.errors import CorruptDataError, DeadlinePassed, UnknownNode
-from envelope.types import LogIndex, NodeId, Term
+from envelope.types import LogIndex, NodeEpoch, NodeId, Term
 from metadata.catalog import snapshot as catalog_snapshot
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import Command, encode_command
+from metadata.catalog.commands import (
+    Command,
+    NodeLevel,
+    SetDefaultReplicas,
+    SetFeatureLevel,
+    encode_command,
+)
 from metadata.catalog.events import CommandRefused, Events, NodeRegistered
+from metadata.features import LATEST_LEVEL
 from metadata.node.catalogue.replicated_catalog import Applied, ReplicatedCatalog, last_registration
 from metadata.raft.configuration import Configuration, encode_configuration
 from metadata.raft.proposals import ProposalId, encode_proposal
@@ -53,6 +60,21 @@ def test_a_change_of_members_is_no_command_and_none_is_proposed_under_its_name()
     assert not state.can_apply(changing.payload)
     assert state.can_apply(entry(3, 1, create()).payload)
     assert not state.can_apply(entry(3, 0, create()).payload)
+
+
+def test_a_leader_takes_nothing_from_others_that_nodes_of_the_level_cannot_read() -> None:
+    state = ReplicatedCatalog(EMPTY)
+    growing, founding = entry(2, 8, SetDefaultReplicas(3)).payload, entry(1, 7, register())
+    raising = entry(2, 9, SetFeatureLevel(LATEST_LEVEL, (NodeLevel(N1, NodeEpoch(1), LATEST_LEVEL),))).payload
+    assert state.can_apply(founding.payload), "the first node brings its level"
+    assert not state.can_apply(raising), "that node may be too old"
+    state.apply([entry(1, 7, register(feature_level=None))])
+    assert not state.can_apply(founding.payload)
+    assert not state.can_apply(growing)
+    assert state.can_apply(raising)
+    state.apply([Entry(LogIndex(2), Term(1), raising)])
+    assert state.can_apply(growing)
+    assert not state.can_apply(encode_proposal(proposal_id(1), b'{"kind":"make_tea"}'))
 
 
 def test_who_waits_is_told_what_became_of_it() -> None:

@@ -13,16 +13,27 @@ from envelope.errors import (
     CorruptDataError,
     DeadlinePassed,
     DiskFull,
+    FeatureLevelTooLow,
     FsyncFailed,
+    NodesTooOld,
     StreamExists,
     UnknownStream,
+    UnsupportedFeatureLevel,
 )
-from envelope.types import LogIndex, StreamName, Term
+from envelope.types import LogIndex, NodeEpoch, NodeId, StreamName, Term
 from jetstream.log.disk.os_disk import OsDisk
 from metadata.catalog import snapshot
 from metadata.catalog.catalog import Catalog
-from metadata.catalog.commands import DeleteStream, RegisterNode, encode_command
+from metadata.catalog.commands import (
+    DeleteStream,
+    NodeLevel,
+    RegisterNode,
+    SetDefaultReplicas,
+    SetFeatureLevel,
+    encode_command,
+)
 from metadata.catalog.events import NodeRegistered, StreamCreated, StreamFound
+from metadata.features import LATEST_LEVEL
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.members.changing_member import AsVoter
 from metadata.node.peers.addresses import AddressBook
@@ -231,6 +242,48 @@ def test_a_log_that_no_catalogue_wrote_ends_the_group() -> None:
     run(test())
 
 
+def test_what_older_nodes_could_not_read_is_refused_and_is_in_no_log() -> None:
+    disk = MemoryDisk()
+
+    async def test() -> None:
+        async with alone(disk) as group:
+            await group.propose(register("n1", feature_level=None))
+            before = group.catalog.applied
+            with pytest.raises(
+                FeatureLevelTooLow, match="a default number of replicas for new streams needs"
+            ):
+                await group.propose(SetDefaultReplicas(3))
+            with pytest.raises(NodesTooOld, match="node n1 has not said what it can"):
+                await group.propose(SetFeatureLevel(LATEST_LEVEL, ()))
+            await group.catch_up()
+            assert group.catalog.applied == before + 1, "that wait is an entry, and nothing else"
+
+    run(test())
+
+
+def test_a_voter_stops_at_a_level_that_it_cannot_and_again_at_every_start() -> None:
+    disk = MemoryDisk()
+    said = (NodeLevel(NodeId("n1"), NodeEpoch(1), LATEST_LEVEL + 1),)
+
+    async def raise_the_level(group: MetadataQuorum) -> None:
+        await group.propose(register("n1"))
+        await group.propose(SetFeatureLevel(LATEST_LEVEL + 1, said), deadline_seconds=None)
+
+    async def test() -> None:
+        words = f"can feature level {LATEST_LEVEL}, and the cluster is at {LATEST_LEVEL + 1}"
+        async with asyncio.TaskGroup() as tasks:
+            group = opened(FileStorage.open(disk, DIRECTORY))
+            proposing = tasks.create_task(raise_the_level(group))
+            with pytest.raises(UnsupportedFeatureLevel, match=words):
+                await group.run(None)
+            proposing.cancel()
+        for _ in range(2):
+            with pytest.raises(UnsupportedFeatureLevel, match=words):
+                await opened(FileStorage.open(disk, DIRECTORY)).run(None)
+
+    run(test())
+
+
 @pytest.mark.parametrize("entries", [(), (register(),)])
 def test_a_snapshot_of_another_index_is_refused_and_the_files_are_closed(
     entries: tuple[RegisterNode, ...], tmp_path: Path
@@ -282,7 +335,7 @@ def test_a_directory_from_before_proposals_had_names_goes_on(name: str, tmp_path
             before = rows(group.catalog)
         async with alone(disk, snapshot_log_bytes_min=1) as group:
             assert rows(group.catalog) == before
-            await group.propose(register("n1", "0f3a"))
+            await group.propose(register("n1", "0f3a", feature_level=None))
             after = rows(group.catalog)
         assert stored(disk).snapshot.payload[:4] == b"JSRM", "old and new entries went into one snapshot"
         async with alone(disk) as group:
