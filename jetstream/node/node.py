@@ -261,7 +261,6 @@ class Node:
         thread = PacedThread("jetstream-segments")
         compactor, rewriter, scrubber = works = self._segment_works(parts, thread)
         sources = Sources(
-            version=VERSION,
             node=self.node_id,
             streams=streams,
             removal_clock=self._removal_clock,
@@ -275,6 +274,7 @@ class Node:
             cursors=cursors,
             groups=groups,
             lines_dropped=self._lines_dropped,
+            metadata=parts.metadata,
             doors=(server.door, parts.metadata.member.server.door, parts.http.door),
             audit=api.audit,
         )

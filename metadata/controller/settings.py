@@ -5,6 +5,9 @@ from typing import Final
 
 _MS: Final = 1_000_000
 
+VOTER_HEARD_NS: Final = 2000 * _MS
+"""A voter that the metadata leader has heard within that is alive; longer than a lease."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:

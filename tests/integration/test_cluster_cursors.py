@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import signal
-import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,10 +99,7 @@ class Consumers:
 
 def cursors_told_by(scene: ClusterScene, node: str) -> float:
     """How many cursors a node can tell."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{scene.cluster[node].http_port}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    [found] = [line for line in lines if line.startswith("jetstream_cursors ")]
-    return float(found.rpartition(" ")[2])
+    return scene.cluster[node].metric("jetstream_cursors")
 
 
 async def until_told_by(scene: ClusterScene, node: str, number: int) -> None:

@@ -138,3 +138,27 @@ def test_nobody_is_removed_without_a_majority(cluster: NodeCluster, nats_url: st
             await until_info(client, are_alive("a", "b", "c"))
 
     run(test())
+
+
+def test_a_dead_voter_shows_in_the_leaders_metrics(cluster: NodeCluster, nats_url: str) -> None:
+    def shown(name: str) -> tuple[float, float]:
+        node = cluster[name]
+        return node.metric("jetstream_metadata_voters"), node.metric("jetstream_metadata_voters_heard")
+
+    async def until_shown(name: str, voters: int, heard: int) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while shown(name) != (voters, heard):
+                await pause()
+
+    async def test() -> None:
+        async with client_of(nats_url) as client:
+            leader = (await until_info(client, are_alive("a", "b", "c")))["metadata_leader"]
+            follower, other = (name for name in "abc" if name != leader)
+            await until_shown(leader, 3, 3)
+            assert shown(follower) == (0, 0), "only the leader knows"
+            cluster[other].kill()
+            await until_shown(leader, 3, 2)
+            cluster[other].start()
+            await until_shown(leader, 3, 3)
+
+    run(test())

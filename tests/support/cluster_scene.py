@@ -1,7 +1,6 @@
 """Three node processes on one nats-server, and what tests that kill some of them look at."""
 
 import asyncio
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -58,10 +57,7 @@ class ClusterScene:
 
     def metric(self, node: str, name: str, stream: str) -> float:
         """A number of a stream, as the node tells it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.cluster[node].http_port}/metrics") as page:
-            lines = page.read().decode().splitlines()
-        [found] = [line for line in lines if line.startswith(f'{name}{{stream="{stream}"}} ')]
-        return float(found.rpartition(" ")[2])
+        return self.cluster[node].metric(f'{name}{{stream="{stream}"}}')
 
     def logged(self, node: str, *words: str) -> list[str]:
         """The lines of a node's log with all these words."""

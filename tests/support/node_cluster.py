@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,13 @@ class ClusterNode:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def metric(self, name: str) -> float:
+        """Scrape it; return the number of that name, which has its labels as the page shows them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        [found] = [line for line in lines if line.startswith(f"{name} ")]
+        return float(found.rpartition(" ")[2])
 
     def start(self) -> None:
         """Start it; does not wait."""

@@ -39,6 +39,7 @@ from metadata.catalog.commands import (
 )
 from metadata.catalog.events import Event, LeaderChanged, ReplicasReassigned
 from metadata.catalog.tables import Stream
+from metadata.controller.settings import VOTER_HEARD_NS
 from metadata.limits import LIST_PAGE_MAX
 from metadata.members import node_of
 from metadata.node.catalogue.group import MetadataQuorum
@@ -50,8 +51,6 @@ _log = logging.getLogger(__name__)
 _PROPOSED_AT_ONCE: Final = 64
 _LOOK_SECONDS: Final = 0.05
 _REMOVAL_LOOKS: Final = 40
-_VOTER_HEARD_NS: Final = 2_000_000_000
-"""A voter that the leader has heard within that is alive; longer than a lease."""
 
 OrderedElection = Callable[[StreamName, NodeId], ChangeLeader]
 """Returns the command that has a node lead a stream that is offline; raises the typed refusal."""
@@ -157,7 +156,7 @@ class Reassigning:
         if quorum is None:
             raise NotLeader("only who leads the metadata log can say which voters are alive")
         members = [voter for voter in quorum.configuration.voters if node_of(voter) == node]
-        is_heard = any(quorum.is_heard(member, now(), _VOTER_HEARD_NS) for member in members)
+        is_heard = any(quorum.is_heard(member, now(), VOTER_HEARD_NS) for member in members)
         if is_heard or node in (self._alive() or ()):
             raise NodeInUse(
                 f"node {node!r} is a voter of the metadata log, and alive: stop it, then remove it",

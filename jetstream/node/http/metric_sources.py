@@ -18,13 +18,13 @@ from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from metadata.node.admission.door import Door
+from metadata.node.catalogue.group import MetadataQuorum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where a node's numbers are."""
 
-    version: str
     node: str
     streams: NodeStreams
     removal_clock: RemovalClock
@@ -37,6 +37,7 @@ class Sources:
     tier: Tier
     cursors: CursorStore
     groups: GroupService
+    metadata: MetadataQuorum
     doors: tuple[Door, ...]
     audit: AuditTrail
     lines_dropped: Callable[[], int]

@@ -12,10 +12,12 @@ from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_n
 from jetstream.node.http.namespace_metrics import NAMESPACE_METRICS
 from jetstream.node.http.nats_metrics import NATS_METRICS
 from jetstream.node.http.replica_metrics import REPLICA_METRICS
+from jetstream.node.http.voter_metrics import VOTER_METRICS
 from jetstream.node.maintenance.repair import REPAIRED
 from jetstream.node.maintenance.stream_times import AHEAD_HELP, time_ahead_us
 from jetstream.node.replicas.lost_records import COMMITTED_LOST
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.version import VERSION
 
 _OUTCOMES: Final = sorted((*CountKind, "acks_dropped"))
 
@@ -49,7 +51,7 @@ METRICS: Final = (
         "jetstream_node_info",
         "Always 1; the labels say which node and version this is.",
         ("node", "version"),
-        lambda sources: [((sources.node, sources.version), 1.0)],
+        lambda sources: [((sources.node, VERSION), 1.0)],
     ),
     of_node(
         "jetstream_log_lines_dropped_total",
@@ -392,6 +394,7 @@ METRICS: Final = (
         lambda sources: sources.server.counters.ranges_warmed,
     ),
     *REPLICA_METRICS,
+    *VOTER_METRICS,
     *NAMESPACE_METRICS,
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""
