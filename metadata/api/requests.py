@@ -220,8 +220,7 @@ class UpdateClusterRequest(_Request):
         default=None, description="nodes that decide, 1, 3 or 5; null: three, or as many as there are"
     )
     feature_level: Annotated[int, Field(ge=1)] | Literal["latest"] = Field(
-        default=0,
-        description="to raise it to; latest: the highest that the metadata leader can; absent: as it is",
+        default=0, description="to raise it to; latest: the highest that the metadata leader can"
     )
 
     @model_validator(mode="after")

@@ -41,7 +41,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What ``source`` knows."""
+    """All that ``source`` knows."""
 
     source: NodePlace
     directory: _Text

@@ -71,6 +71,9 @@ class Raft:
     """A voter; see the module.
 
     Attributes:
+        node_id: its name among the members.
+        log: to be read; everything that changes it goes through `handle`.
+        leadership: None while this voter does not lead; to be read.
         recovery: whether the voter has a vote, which it has not after the loss of its disk.
 
     Invariant:
@@ -99,29 +102,24 @@ class Raft:
                 disk: the voter may have voted with another. None: its disk has all that it ever promised.
         """
         assert not voters or node_id in voters, f"{node_id} is none of the voters {sorted(voters)}"
-        self._node_id = node_id
+        self.node_id = node_id
         self._settings = settings
-        self._log = RaftLog(stored.snapshot, stored.entries, Configuration(tuple(sorted(voters))))
-        self._output = ActionBuffer(stored.hard_state, self._log.last_index)
-        self._election = Election(node_id, settings, self._log, self._output, now)
-        self._following = Following(node_id, self._log, self._output)
-        self._leadership: Leadership | None = None
-        parts = (self._log, self._output, self._election)
+        self.log = RaftLog(stored.snapshot, stored.entries, Configuration(tuple(sorted(voters))))
+        self._output = ActionBuffer(stored.hard_state, self.log.last_index)
+        self._election = Election(node_id, settings, self.log, self._output, now)
+        self._following = Following(node_id, self.log, self._output)
+        self.leadership: Leadership | None = None
+        parts = (self.log, self._output, self._election)
         self.recovery = VoterRecovery(node_id, recovery_token, settings, parts, now)
         self._applied = stored.snapshot.index
         self._told = MetadataLeaderChanged(None, self.term)
-        assert self._log.last_term <= self.term, f"R10: entries of {self._log.last_term} in term {self.term}"
+        assert self.log.last_term <= self.term, f"R10: entries of {self.log.last_term} in term {self.term}"
 
     def __str__(self) -> str:
         return (
-            f"{self._node_id} {self.role} t{self.term} leader={self.leader} applied={self.applied} "
+            f"{self.node_id} {self.role} t{self.term} leader={self.leader} applied={self.applied} "
             f"commit={self.commit} durable={self._output.durable_index} last={self.last_index}"
         )
-
-    @property
-    def node_id(self) -> NodeId:
-        """Its name among the members."""
-        return self._node_id
 
     @property
     def role(self) -> Role:
@@ -141,31 +139,17 @@ class Raft:
     @property
     def configuration(self) -> Configuration:
         """The one in force here: the last one in its log, committed or not."""
-        return self._log.configuration
-
-    @property
-    def configured_at(self) -> LogIndex:
-        """The index of the entry, or the snapshot, that names that one; 0: the log names none yet."""
-        return self._log.configurations.newest_index
-
-    @property
-    def correspondents(self) -> frozenset[NodeId]:
-        """The other members it may have something to say to, or hear from."""
-        if self._leadership is not None:
-            return self._leadership.followers
-        return frozenset().union(*(each.members for each in self._log.possible_configurations)) - {
-            self._node_id
-        }
+        return self.log.configuration
 
     @property
     def quorum(self) -> QuorumState | None:
         """The members of the group, and when they were heard; None while this voter does not lead."""
-        return None if self._leadership is None else self._leadership.quorum
+        return None if self.leadership is None else self.leadership.quorum
 
     @property
     def commit(self) -> LogIndex:
         """The last entry it knows to be committed; may be ahead of its own disk."""
-        return self._log.commit
+        return self.log.commit
 
     @property
     def applied(self) -> LogIndex:
@@ -175,14 +159,14 @@ class Raft:
     @property
     def last_index(self) -> LogIndex:
         """The last entry it has, durable or not, committed or not."""
-        return self._log.last_index
+        return self.log.last_index
 
     @property
     def wake_at(self) -> MonotonicNs:
         """When it wants a `Tick`, if nothing happens before."""
         if self.recovery.unanswered:
             return self.recovery.ask_at
-        return self._election.timer.at if self._leadership is None else self._leadership.wake_at
+        return self._election.timer.at if self.leadership is None else self.leadership.wake_at
 
     def handle(self, event: Event, now: MonotonicNs) -> tuple[Action, ...]:
         """Handle one event; return the actions of the shell, in order.
@@ -202,7 +186,7 @@ class Raft:
                 self._output.persisted(number)
                 self._election.count_votes(now)
             case Propose() | ChangeMembers() | Read() | TransferLeadership():
-                answer = ask_leader(event, self._leadership, self.leader, now)
+                answer = ask_leader(event, self.leadership, self.leader, now)
                 if answer is not None:
                     self._output.add(answer)
             case CompactLog(index, payload):
@@ -212,10 +196,10 @@ class Raft:
             case _:
                 assert_never(event)
         self._settle(now)
-        actions = (*self._output.flush(self._election.hard_state, self._log), *self._applicable())
+        actions = (*self._output.flush(self._election.hard_state, self.log), *self._applicable())
         self._election.check()
-        assert max(term, self._log.last_term) <= self.term, f"R10: from term {term}: {self}"
-        assert max(commit, self._log.snapshot.index) <= self.commit <= self.last_index, f"R3: {self}"
+        assert max(term, self.log.last_term) <= self.term, f"R10: from term {term}: {self}"
+        assert max(commit, self.log.snapshot.index) <= self.commit <= self.last_index, f"R3: {self}"
         assert applied <= self._applied, f"R12: back from {applied}: {self}"
         assert self.recovery.has_vote or self.role is Role.FOLLOWER, f"R14: {self}"
         return actions
@@ -225,32 +209,32 @@ class Raft:
 
         That is committed, so that no later leader has another history, whether or not this voter leads.
         """
-        after, snapshot = question.after, self._log.snapshot
+        after, snapshot = question.after, self.log.snapshot
         if after >= self._applied or self._applied < snapshot.index:
             return None  # a snapshot that was received is not applied before it is durable
         if after < snapshot.index:
-            return CommittedState(self._node_id, question.source, snapshot)
-        previous_term = self._log.term_at(after)
+            return CommittedState(self.node_id, question.source, snapshot)
+        previous_term = self.log.term_at(after)
         assert previous_term is not None, f"R3: entry {after} is not in the log: {self}"
-        entries = self._log.within_bytes(LogIndex(after + 1), self._settings.append_bytes_max)
+        entries = self.log.within_bytes(LogIndex(after + 1), self._settings.append_bytes_max)
         entries = entries[: self._applied - after]
-        return CommittedEntries(self._node_id, question.source, after, previous_term, entries)
+        return CommittedEntries(self.node_id, question.source, after, previous_term, entries)
 
     # --- events -------------------------------------------------------------------------------------------
 
     def _tick(self, now: MonotonicNs) -> None:
         if self.recovery.unanswered:
             self.recovery.ask(now)
-        elif self._leadership is None:
+        elif self.leadership is None:
             if now >= self._election.timer.at:
                 self._election.time_out(now)
-        elif self._leadership.has_lost_majority(now):
+        elif self.leadership.has_lost_majority(now):
             self._election.step_down(now)
         else:
-            self._leadership.pass_time(now)
+            self.leadership.pass_time(now)
 
     def _received(self, message: Message, now: MonotonicNs) -> None:
-        if message.target != self._node_id:
+        if message.target != self.node_id:
             return  # whoever sent it: who is a voter by the sender's log may be none by this one
         if isinstance(message, RecoveryRequest | RecoveryResponse):
             self.recovery.receive(message, now)
@@ -264,24 +248,24 @@ class Raft:
                 self._election.record_leader(message.source, now)
                 self._following.receive(message)
             case AppendResponse() | AppendRejection() | VoterHeartbeatResponse():
-                if self._leadership is not None and self.role is Role.LEADER:
-                    self._leadership.receive(message, now)
+                if self.leadership is not None and self.role is Role.LEADER:
+                    self.leadership.receive(message, now)
             case _:
                 self._election.receive(message, now)
 
     def _compact(self, index: LogIndex, payload: bytes) -> None:
         assert index <= self._applied, f"R12: a snapshot of {index}: {self}"
-        if index <= self._log.snapshot.index:
+        if index <= self.log.snapshot.index:
             return  # a newer one was received in the meantime
-        term = self._log.term_at(index)
+        term = self.log.term_at(index)
         assert term is not None, f"R3: entry {index} is not in the log: {self}"
-        snapshot = Snapshot(index, term, payload, self._log.configurations.at(index))
-        self._log.compact(snapshot)
+        snapshot = Snapshot(index, term, payload, self.log.configurations.at(index))
+        self.log.compact(snapshot)
         self._output.compacted(snapshot)
 
     def _disconnected(self, peer: NodeId, now: MonotonicNs, *, refused: bool) -> None:
-        if self._leadership is not None:
-            self._leadership.disconnected(peer)
+        if self.leadership is not None:
+            self.leadership.disconnected(peer)
         elif refused and peer == self.leader:
             self._election.leader_died(now)
 
@@ -291,14 +275,14 @@ class Raft:
         self.recovery.proceed()
         if self.role is not Role.LEADER:
             self._end_leadership()
-        elif self._leadership is None:
-            self._leadership = Leadership(
-                self._node_id, self.term, self._settings, log=self._log, output=self._output, now=now
+        elif self.leadership is None:
+            self.leadership = Leadership(
+                self.node_id, self.term, self._settings, log=self.log, output=self._output, now=now
             )
-        if self._leadership is not None:
-            assert self._leadership.term == self.term, f"R2: a reign of {self._leadership.term}: {self}"
-            self._leadership.proceed(now)
-            if self._leadership.is_dismissed:
+        if self.leadership is not None:
+            assert self.leadership.term == self.term, f"R2: a reign of {self.leadership.term}: {self}"
+            self.leadership.proceed(now)
+            if self.leadership.is_dismissed:
                 self._election.step_down(now)
                 self._end_leadership()
         # A leader is reported if it is news; a term without a known leader is none.
@@ -308,23 +292,31 @@ class Raft:
         self._told = now_known
 
     def _end_leadership(self) -> None:
-        if self._leadership is None:
+        if self.leadership is None:
             return
-        tokens = self._leadership.reads.give_up()
+        tokens = self.leadership.reads.give_up()
         if tokens:
             self._output.add(ReadRefused(tokens, self.leader))
-        self._leadership = None
+        self.leadership = None
 
     def _applicable(self) -> list[Action]:
         """Return the actions that apply what is committed, and durable here."""
         actions: list[Action] = []
-        snapshot, durable = self._log.snapshot, self._output.durable_index
+        snapshot, durable = self.log.snapshot, self._output.durable_index
         if self._applied < snapshot.index <= durable:
             actions.append(Restore(snapshot))
             self._applied = snapshot.index
         end = min(self.commit, durable)
         if snapshot.index <= self._applied < end:
-            actions.append(Apply(self._log.between(LogIndex(self._applied + 1), end)))
+            actions.append(Apply(self.log.between(LogIndex(self._applied + 1), end)))
             self._applied = end
         assert self._applied <= end, f"R12: {self}"
         return actions
+
+
+def correspondents(raft: Raft) -> frozenset[NodeId]:
+    """Return the other members that a voter may have something to say to, or hear from."""
+    if raft.leadership is not None:
+        return raft.leadership.replication.followers
+    members = (each.members for each in raft.log.possible_configurations)
+    return frozenset().union(*members) - {raft.node_id}

@@ -218,8 +218,8 @@ _COMMITTING: Final = (
     Mutant(
         "applies_twice",
         _MACHINE,
-        "Apply(self._log.between(LogIndex(self._applied + 1), end))",
-        "Apply(self._log.between(LogIndex(max(self._applied, snapshot.index + 1)), end))",
+        "Apply(self.log.between(LogIndex(self._applied + 1), end))",
+        "Apply(self.log.between(LogIndex(max(self._applied, snapshot.index + 1)), end))",
     ),
     Mutant("applies_before_durable", _MACHINE, "end = min(self.commit, durable)", "end = self.commit"),
     Mutant(

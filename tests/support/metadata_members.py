@@ -11,10 +11,10 @@ from typing import Final
 from envelope.errors import NotLeader
 from envelope.types import LogIndex, NodeId, Term
 from jetstream.log.disk.os_disk import OsDisk
-from metadata.node.members.changing_member import AsVoter, GroupMember
+from metadata.node.members.changing_member import AsVoter, ChangingMember
 from metadata.node.members.parts import MemberParts
 from metadata.node.members.voting_member import VotingMember
-from metadata.node.peers.addresses import AddressBook
+from metadata.node.peers.addresses import PeerAddresses
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.peers.listening import PeerServer
 from metadata.node.storage.file_storage import FileStorage
@@ -104,20 +104,20 @@ def founder(
     storage: Storage,
     machine: StateMachine,
     snapshot_log_bytes_min: int,
-) -> GroupMember:
+) -> ChangingMember:
     """One of the voters with which a group begins."""
     identity = PeerIdentity("test", name)
     parts = MemberParts(
         identity=identity,
         disk_name=name,
         server=PeerServer(identity),
-        addresses=AddressBook(voters),
+        addresses=PeerAddresses(voters),
         machine=machine,
         settings=FAST,
         open_storage=lambda _: storage,
         snapshot_log_bytes_min=snapshot_log_bytes_min,
     )
-    return GroupMember(parts, AsVoter(name, frozenset(voters)), storage)
+    return ChangingMember(parts, AsVoter(name, frozenset(voters)), storage)
 
 
 class Member:
@@ -131,7 +131,7 @@ class Member:
         self.address = Address(*self._socket.getsockname())
         self.words = Words(Snapshot(LogIndex(0), Term(0), b""), moved)
         self.task: asyncio.Task[None] | None = None
-        self._running: GroupMember | None = None
+        self._running: ChangingMember | None = None
 
     @property
     def runs(self) -> bool:

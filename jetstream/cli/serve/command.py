@@ -164,7 +164,7 @@ def _plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """What may be said of a node without a file."""
+    """Settings of a node that need no file."""
 
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Settings, TOML (docs/operations.md).")

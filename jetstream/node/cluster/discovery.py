@@ -109,6 +109,7 @@ async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Cl
     _log.info("looking for the cluster %s", config.cluster)
     try:
         await link.open()
+        tasks: asyncio.TaskGroup
         async with task_group() as tasks:
             supervised = tasks.create_task(link.supervise())
             await board.listen()
@@ -128,10 +129,12 @@ async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Cl
 
 
 def hear(group: MetadataQuorum, notice: Notice) -> None:
-    """Tell the node's part of the metadata group what another node says."""
-    voters = {place.node_id: Address(place.host, place.port) for place in notice.voters}
-    source = Address(notice.source.host, notice.source.port)
-    group.hear(CommittedMembers(notice.as_of, notice.configuration), voters, {notice.source.node_id: source})
+    """Let the node's part of the metadata group know what another node says."""
+    for place in (*notice.voters, notice.source):
+        group.addresses.hear(place.node_id, Address(place.host, place.port))
+    if notice.voters:
+        told = CommittedMembers(notice.as_of, notice.configuration)
+        group.member.hear(told, [voter.node_id for voter in notice.voters])
 
 
 async def find_place(
@@ -216,10 +219,10 @@ class Discovery:
         return self._group.catalog.cluster.cluster_id or self._own.cluster_id
 
     def _notice(self, *, asks: bool) -> Notice:
-        told = self._group.told
+        told = self._group.member.told
+        dialled = ((voter, self._group.addresses.of(voter)) for voter in sorted(self._group.voters))
         voters = tuple(
-            NodePlace(node, address.host, address.port)
-            for node, address in sorted(self._group.voters_dialled.items())
+            NodePlace(voter, address.host, address.port) for voter, address in dialled if address is not None
         )
         return replace(
             self._own,

@@ -210,7 +210,7 @@ class ClusterMember:
     def _meet(self, node: CatalogNode) -> None:
         if self._sessions is None or node.node_id == self._node_id:
             return
-        address = self._group.address_of(node.node_id)
+        address = self._group.addresses.of(node.node_id)
         if address is not None:
             self._sessions.meet(node.node_id, address)
 

@@ -1,4 +1,4 @@
-"""What a node keeps of its place in the cluster, beside its metadata log.
+"""The record of a node's place in the cluster, beside its metadata log.
 
 name    content
 member  state file: ``cluster_id``, of the cluster that the directory belongs to, once that has one;

@@ -10,7 +10,7 @@ from envelope.errors import InternalError, InvalidConfig
 from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.cluster.member_record import read_record, write_record
-from jetstream.node.cluster.place import StoredLog
+from jetstream.node.cluster.place import OldLog
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.settings.peer_settings import PeerSettings
@@ -19,29 +19,29 @@ from metadata.members import member_name
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.catalogue.replicated_catalog import last_registration
 from metadata.node.members.changing_member import AsObserver, AsVoter
-from metadata.node.peers.addresses import AddressBook
-from metadata.node.storage.file_storage import FileStorage
+from metadata.node.peers.addresses import PeerAddresses
+from metadata.node.storage.file_storage import FileStorage, is_begun
 from metadata.node.storage.port import Storage
 
 METADATA_DIRECTORY: Final = "metadata"
 """Where the metadata log is of a node that is, or has been, a voter."""
 
 
-def stored_log(disk: OsDisk, node_id: NodeId) -> StoredLog | None:
+def stored_log(disk: OsDisk, node_id: NodeId) -> OldLog | None:
     """Return what the metadata log says of the node; None: there is none, or nothing was promised; blocks.
 
     Raises:
         CorruptDataError: bytes that had been durable are damaged or missing.
         StorageError: the disk refused.
     """
-    if not FileStorage.is_begun(disk, METADATA_DIRECTORY):
+    if not is_begun(disk, METADATA_DIRECTORY):
         return None
     with closing(FileStorage.open(disk, METADATA_DIRECTORY, create=False)) as storage:
         stored = storage.load()
     if stored.is_blank:
         return None
     registered = last_registration(stored.snapshot, stored.entries, node_id)
-    return StoredLog(None if registered is None else registered.peer_host is not None)
+    return OldLog(None if registered is None else registered.peer_host is not None)
 
 
 async def open_metadata(
@@ -77,7 +77,7 @@ async def open_metadata(
 
     node_id = peers.identity.node_id
     own = {} if peers.address is None else {node_id: peers.address}
-    addresses = AddressBook({**own, **peers.voters})
+    addresses = PeerAddresses({**own, **peers.voters})
     return await MetadataQuorum.open(
         peers.identity, begin, addresses, member_name(node_id, directory), open_storage
     )

@@ -12,7 +12,7 @@ from metadata.node.members.changing_member import AsObserver, AsVoter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceSettings:
-    """What the settings say.
+    """The settings that a place depends on.
 
     Attributes:
         node_id: of the node.
@@ -28,7 +28,7 @@ class PlaceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLog:
+class OldLog:
     """A metadata log that is not blank, of a node that keeps no record of its place.
 
     Attributes:
@@ -39,7 +39,7 @@ class StoredLog:
 
 
 def place_of(
-    settings: PlaceSettings, record: MemberRecord, log: StoredLog | None
+    settings: PlaceSettings, record: MemberRecord, log: OldLog | None
 ) -> AsVoter | AsObserver | None:
     """Return the part to begin with; None: that is to be asked of other nodes.
 
@@ -66,7 +66,7 @@ def alone(settings: PlaceSettings) -> AsVoter:
     return AsVoter(name, frozenset((name,)))
 
 
-def _founders_of_old(settings: PlaceSettings, log: StoredLog) -> frozenset[NodeId]:
+def _founders_of_old(settings: PlaceSettings, log: OldLog) -> frozenset[NodeId]:
     """Return with whom a group began whose log a node has written before it kept a record of that."""
     node_id, voters = settings.node_id, settings.voters
     if node_id not in voters and (voters or log.was_reachable):

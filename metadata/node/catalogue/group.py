@@ -34,13 +34,12 @@ from metadata.node.catalogue.replicated_catalog import (
     ReplicatedCatalog,
     registered_addresses,
 )
-from metadata.node.members.changing_member import AsObserver, AsVoter, GroupMember
+from metadata.node.members.changing_member import AsObserver, AsVoter, ChangingMember
 from metadata.node.members.parts import MemberParts
-from metadata.node.peers.addresses import AddressBook
+from metadata.node.peers.addresses import PeerAddresses
 from metadata.node.peers.dialling import Address, PeerIdentity
 from metadata.node.peers.listening import PeerServer
 from metadata.node.storage.port import INITIAL_SNAPSHOT, Storage, Stored
-from metadata.node.voter.voter import CommittedMembers
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.settings import RaftSettings
 
@@ -55,6 +54,7 @@ class MetadataQuorum:
 
     Attributes:
         member: this node's part of the group; its ``run`` does the work.
+        addresses: where other nodes are dialled.
     """
 
     def __init__(
@@ -66,12 +66,13 @@ class MetadataQuorum:
     ) -> None:
         """Take part as ``begin`` says, with this state machine; `run` or `stop` closes the storage."""
         self._state = state
-        self._addresses = parts.addresses
-        self.member = GroupMember(parts, begin, storage)
+        self.addresses = parts.addresses
+        self.member = ChangingMember(parts, begin, storage)
         parts.server.cluster_level = lambda: state.catalog.cluster.feature_level
         state.on_members = self.member.members_changed
-        state.subscribe(self)
-        self.restored()
+        places = _RegisteredPlaces(self)
+        state.subscribe(places)
+        places.restored()
 
     @classmethod
     def voting(
@@ -99,7 +100,7 @@ class MetadataQuorum:
             identity=identity,
             disk_name=identity.node_id,
             server=PeerServer(identity),
-            addresses=AddressBook(voters),
+            addresses=PeerAddresses(voters),
             machine=state,
             settings=settings,
             open_storage=_no_storage,
@@ -126,7 +127,7 @@ class MetadataQuorum:
             identity=identity,
             disk_name=identity.node_id,
             server=PeerServer(identity),
-            addresses=AddressBook(voters),
+            addresses=PeerAddresses(voters),
             machine=state,
             settings=settings,
             open_storage=_no_storage,
@@ -138,7 +139,7 @@ class MetadataQuorum:
         cls,
         identity: PeerIdentity,
         begin: AsVoter | AsObserver,
-        addresses: AddressBook,
+        addresses: PeerAddresses,
         disk_name: NodeId,
         open_storage: Callable[[NodeId], Storage],
         settings: RaftSettings = RaftSettings(),  # noqa: B008 - frozen
@@ -181,55 +182,6 @@ class MetadataQuorum:
             unless_made.pop_all()
         return group
 
-    # --- the CatalogListener, of where nodes are --------------------------------------------------
-
-    def applied(self, events: Events) -> None:
-        """See `CatalogListener.applied`."""
-        for event in events:
-            if isinstance(event, NodeRegistered):
-                self._hear(event.node)
-
-    def restored(self) -> None:
-        """See `CatalogListener.restored`."""
-        for node in self.catalog.nodes():
-            self._hear(node)
-
-    # --- what other nodes say ---------------------------------------------------------------------
-
-    @property
-    def told(self) -> CommittedMembers:
-        """The members of the group, as far as this node has applied its log."""
-        return self._state.members
-
-    @property
-    def voters_dialled(self) -> dict[NodeId, Address]:
-        """Where the voters are, those of whom that is known."""
-        found = {voter: self.address_of(voter) for voter in self.voters}
-        return {voter: address for voter, address in found.items() if address is not None}
-
-    def address_of(self, node: NodeId) -> Address | None:
-        """Return where ``node`` is dialled, None if that is not known here."""
-        return self._addresses.of(node)
-
-    def hear(
-        self, told: CommittedMembers, voters: Mapping[NodeId, Address], others: Mapping[NodeId, Address]
-    ) -> None:
-        """Handle what another node of the cluster says.
-
-        Args:
-            told: the members, as far as it has applied the log; index 0 if that has named none yet.
-            voters: the nodes with a vote there, and where it dials them; none if it does not know.
-            others: where other nodes are, by their own word.
-        """
-        for node, address in (*voters.items(), *others.items()):
-            self._addresses.hear(node, address)
-        if voters:
-            self.member.hear(told, voters)
-
-    def _hear(self, node: RegisteredNode) -> None:
-        if node.peer_host is not None and node.peer_port is not None:
-            self._addresses.hear(node.node_id, Address(node.peer_host, node.peer_port))
-
     @property
     def catalog(self) -> Catalog:
         """The catalogue as far as this member has applied it; to be read, never applied to.
@@ -241,22 +193,22 @@ class MetadataQuorum:
     @property
     def voters(self) -> frozenset[NodeId]:
         """All voters of the group; this node need not be one of them."""
-        return self.member.voters
+        return self.member.part.voters
 
     @property
     def leader(self) -> NodeId | None:
         """The leader of the metadata log, as far as this member knows."""
-        return self.member.leader
+        return self.member.part.leader
 
     @property
     def term(self) -> Term:
         """The newest term that this member knows of; with the leader it tells one reign from another."""
-        return self.member.term
+        return self.member.part.term
 
     @property
     def problem(self) -> str | None:
         """Why this member is out of touch with the group, for people; None if it is not, or cannot tell."""
-        return self.member.problem
+        return self.member.part.problem
 
     @property
     def is_voter(self) -> bool:
@@ -283,16 +235,19 @@ class MetadataQuorum:
         try:
             await self.member.run(listening)
         except ExceptionGroup as failures:
-            if len(failures.exceptions) > 1:
+            error: Exception = failures
+            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            if error is failures:
                 raise
-            raise failures.exceptions[0] from None
+            raise error from None
 
     async def stop(self) -> None:
         """Close the storage, everything that was handed to the disk being written; harmless if it is closed.
 
         `run` does so when it ends; this is for a group that may never have begun to run.
         """
-        await self.member.stop()
+        await self.member.part.stop()
 
     async def led(self) -> NodeId:
         """Return the leader, once this member knows it."""
@@ -327,8 +282,9 @@ class MetadataQuorum:
         data = encode_command(command)
         if len(data) + PROPOSAL_ID_BYTES > ENTRY_BYTES_MAX:
             raise RequestError(f"a command of {len(data)} bytes exceeds {ENTRY_BYTES_MAX}")
-        if self.member.is_alone and self.member.disk_full is not None:
-            raise DiskFull(self.member.disk_full.description)
+        disk_full = self.member.part.disk_full
+        if self.member.is_alone and disk_full is not None:
+            raise DiskFull(disk_full.description)
         proposal_id = ProposalId(secrets.token_bytes(PROPOSAL_ID_BYTES))
         payloads = (encode_proposal(proposal_id, data),)
         outcome = self._state.outcome(proposal_id)
@@ -362,8 +318,30 @@ class MetadataQuorum:
         Raises:
             NotLeader: this member does not lead.
         """
-        await self._state.reached(await self.member.read())
+        await self._state.reached(await self.member.part.read())
         return self.catalog
+
+
+class _RegisteredPlaces:
+    """A `CatalogListener`: nodes are where they have registered, until they say something else."""
+
+    def __init__(self, group: MetadataQuorum) -> None:
+        self._group = group
+
+    def applied(self, events: Events) -> None:
+        """See `CatalogListener.applied`."""
+        for event in events:
+            if isinstance(event, NodeRegistered):
+                self._hear(event.node)
+
+    def restored(self) -> None:
+        """See `CatalogListener.restored`."""
+        for node in self._group.catalog.nodes():
+            self._hear(node)
+
+    def _hear(self, node: RegisteredNode) -> None:
+        if node.peer_host is not None and node.peer_port is not None:
+            self._group.addresses.hear(node.node_id, Address(node.peer_host, node.peer_port))
 
 
 def _no_storage(name: NodeId) -> Storage:

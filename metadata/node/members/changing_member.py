@@ -6,7 +6,7 @@ named no more observes. Between the two nothing is taken part in for a moment, a
 restarted; the state machine stays, and what it has already is passed over.
 
 A voter that was removed while it was away is sent nothing. It learns from the other nodes of the cluster
-which configuration is committed (`GroupMember.hear`).
+which configuration is committed (`ChangingMember.hear`).
 """
 
 import asyncio
@@ -17,8 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import assert_never
 
-from envelope.errors import DiskFull
-from envelope.types import LogIndex, NodeId, Term
+from envelope.types import NodeId
 from metadata.node.members.observing_member import ObserverMember
 from metadata.node.members.parts import MemberParts
 from metadata.node.members.port import MetadataMember
@@ -50,7 +49,7 @@ class AsObserver:
     """Nodes that have one."""
 
 
-class GroupMember:
+class ChangingMember:
     """See the module; made on the event loop it runs on.
 
     Attributes:
@@ -92,39 +91,19 @@ class GroupMember:
         return self._member
 
     @property
+    def told(self) -> CommittedMembers:
+        """The members of the group, as far as this node has applied its log."""
+        return self._parts.machine.members
+
+    @property
     def is_voter(self) -> bool:
         """Whether this node takes part as a voter, or as one that learns to be one."""
         return isinstance(self._member, VotingMember)
 
     @property
-    def voters(self) -> frozenset[NodeId]:
-        """See `MetadataMember.voters`."""
-        return self._member.voters
-
-    @property
     def is_alone(self) -> bool:
         """Whether this is the only voter, and so no other can lead now."""
-        return self.voters == {self._parts.identity.node_id}
-
-    @property
-    def leader(self) -> NodeId | None:
-        """See `MetadataMember.leader`."""
-        return self._member.leader
-
-    @property
-    def term(self) -> Term:
-        """See `MetadataMember.term`."""
-        return self._member.term
-
-    @property
-    def disk_full(self) -> DiskFull | None:
-        """See `MetadataMember.disk_full`."""
-        return self._member.disk_full
-
-    @property
-    def problem(self) -> str | None:
-        """See `MetadataMember.problem`."""
-        return self._member.problem
+        return self._member.voters == {self._parts.identity.node_id}
 
     async def run(self, listening: socket.socket | None) -> None:
         """Take part until cancelled.
@@ -149,18 +128,11 @@ class GroupMember:
                 self._member = self._made(due, storage)
 
     async def _run_until_due(self) -> AsVoter | AsObserver:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._member.run())
-                due = await self._due
-                running.cancel()
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # there is one task, and its errors are in a group
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self._member.run())
+            due = await self._due
+            running.cancel()
         return due
-
-    async def stop(self) -> None:
-        """See `MetadataMember.stop`."""
-        await self._member.stop()
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:
         """See `MetadataMember.forward`."""
@@ -173,10 +145,6 @@ class GroupMember:
     def send(self, message: NodeMessage) -> None:
         """See `MetadataMember.send`."""
         self._member.send(message)
-
-    async def read(self) -> LogIndex:
-        """See `MetadataMember.read`."""
-        return await self._member.read()
 
     def membership(self) -> QuorumState | None:
         """See `MetadataMember.membership`."""

@@ -8,6 +8,7 @@ commands have names, a repeated one is applied once.
 import asyncio
 import logging
 from collections.abc import Collection
+from functools import partial
 
 from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError, UnsupportedFeatureLevel
 from envelope.types import LogIndex, NodeId, Term
@@ -95,7 +96,8 @@ class ObserverMember:
     async def run(self) -> None:
         """See `MetadataMember.run`."""
         try:
-            with self._parts.server.serve(OBSERVER, _converse_with_nobody, self._objection):
+            objection = partial(_objection, self._identity.node_id)
+            with self._parts.server.serve(OBSERVER, _converse_with_nobody, objection):
                 async with asyncio.TaskGroup() as tasks:
                     self._running = tasks
                     tasks.create_task(self._fail())
@@ -142,7 +144,7 @@ class ObserverMember:
     def _dial_all(self, tasks: asyncio.TaskGroup) -> None:
         for voter, address in self._addresses.items():
             if voter not in self._links:
-                link = _VoterLink(voter, self._identity.node_id, self, self._outlets)
+                link = _VoterLink(voter, self, self._parts, self._outlets)
                 dialling = keep_link(
                     self._identity, voter, address, OBSERVER, link=link, callers=self._parts.server.callers
                 )
@@ -194,10 +196,6 @@ class ObserverMember:
         self._wake_up.at(self._observer.wake_at)
         self._look_for_voters()
 
-    def deliver(self, message: NodeMessage) -> None:
-        """Hand a message of the metadata leader to the node."""
-        self._parts.deliver(message)
-
     def _perform(self, action: ObserverAction) -> None:
         match action:
             case SendToVoter(question):
@@ -221,11 +219,12 @@ class ObserverMember:
         else:
             _log.warning("waiting for a voter of the metadata log voters=%s", ",".join(sorted(self.voters)))
 
-    def _objection(self, source: NodeId) -> PeerRefusal | None:
-        return PeerRefusal(f"{self._identity.node_id} has no vote, so {source} cannot observe it", later=True)
-
     async def _fail(self) -> None:
         await self._failure
+
+
+def _objection(node: NodeId, source: NodeId) -> PeerRefusal:
+    return PeerRefusal(f"{node} has no vote, so {source} cannot observe it", later=True)
 
 
 async def _converse_with_nobody(
@@ -238,11 +237,11 @@ async def _converse_with_nobody(
 class _VoterLink:
     """The `Link` to one voter, on which both sides speak."""
 
-    def __init__(self, voter: NodeId, node_id: NodeId, member: ObserverMember, outlets: Outlets) -> None:
+    def __init__(self, voter: NodeId, member: ObserverMember, parts: MemberParts, outlets: Outlets) -> None:
         """``outlets`` has the connection while there is one."""
         self._voter = voter
-        self._node_id = node_id
         self._member = member
+        self._parts = parts
         self._outlets = outlets
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -250,13 +249,13 @@ class _VoterLink:
         self._outlets.put(self._voter, writer)
         try:
             self._member.handle(VoterConnected(self._voter))
-            messages = MessageReader(self._voter, self._node_id)
+            messages = MessageReader(self._voter, self._parts.identity.node_id)
             while data := await reader.read(RECEIVE_BYTES):
                 for message in messages.feed(data):
                     if isinstance(message, ObserverMessage):
                         self._member.handle(ReceivedFromVoter(message))
                     elif isinstance(message, NodeMessage):
-                        self._member.deliver(message)
+                        self._parts.deliver(message)
                     else:
                         raise RemoteProtocolError(
                             f"a voter does not say {type(message).__name__} to an observer"

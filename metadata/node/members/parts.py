@@ -1,11 +1,11 @@
-"""What the parts that a node takes in the metadata group, one after the other, have in common."""
+"""The things that the parts which a node takes in the metadata group, one after the other, have in common."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from envelope.types import NodeId
 from metadata.limits import SNAPSHOT_LOG_BYTES_MIN
-from metadata.node.peers.addresses import AddressBook
+from metadata.node.peers.addresses import PeerAddresses
 from metadata.node.peers.dialling import PeerIdentity
 from metadata.node.peers.listening import PeerServer
 from metadata.node.storage.port import Storage
@@ -33,7 +33,7 @@ class MemberParts:
     identity: PeerIdentity
     disk_name: NodeId
     server: PeerServer
-    addresses: AddressBook
+    addresses: PeerAddresses
     machine: StateMachine
     settings: RaftSettings
     open_storage: Callable[[NodeId], Storage]

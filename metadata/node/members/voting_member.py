@@ -80,7 +80,7 @@ class VotingMember:
     @property
     def voters(self) -> frozenset[NodeId]:
         """See `MetadataMember.voters`."""
-        return frozenset(map(node_of, self.voter.configuration.electorate))
+        return frozenset(map(node_of, self.voter.raft.configuration.electorate))
 
     @property
     def leader(self) -> NodeId | None:
@@ -165,7 +165,8 @@ class VotingMember:
         """
         members = self.voter.correspondents
         newest = max(self._told, self._parts.machine.members, key=attrgetter("index"))
-        if newest.configuration is not None and newest.index > self.voter.configured_at:
+        named_at = self.voter.raft.log.configurations.newest_index
+        if newest.configuration is not None and newest.index > named_at:
             members |= newest.configuration.members - {self.name}
         peers: dict[NodeId, Address] = {}
         for member in sorted(members):
@@ -184,12 +185,13 @@ class VotingMember:
     def has_left(self, index: LogIndex, configuration: Configuration) -> bool:
         """See `MetadataMember.has_left`.
 
-        What this log names behind ``index`` may be committed later. A founder that has lost its disk, and
-        waits for the word of the others, does not get it once others vote (`metadata.raft.recovery`).
+        A configuration that this log names behind ``index`` may be committed later. A founder that has lost
+        its disk, and waits for the others' word, does not get it once others vote (`metadata.raft.recovery`).
         """
         if self._recovery.unanswered and self._founders != frozenset(configuration.electorate):
             return True
-        return index >= self.voter.configured_at and self.name not in configuration.members
+        named_at = self.voter.raft.log.configurations.newest_index
+        return index >= named_at and self.name not in configuration.members
 
     # --- the network's Listener -------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from envelope.types import NodeId
 from metadata.node.peers.dialling import Address
 
 
-class AddressBook:
+class PeerAddresses:
     """Addresses by node; what was heard last counts, but for those that the settings say.
 
     Attributes:

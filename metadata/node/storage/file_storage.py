@@ -104,12 +104,6 @@ class FileStorage:
             unless_opened.pop_all()
         return storage
 
-    @staticmethod
-    def is_begun(disk: MetadataDisk, directory: str) -> bool:
-        """Return whether a storage was ever opened in ``directory``: a crash may have come before that."""
-        names = disk.listdir(directory) if disk.exists(directory) else []
-        return any(name == MARK_NAME or _LOG_NAME.fullmatch(name) for name in names)
-
     @property
     def failed(self) -> JetstreamError | None:
         """The error after which nothing works any more."""
@@ -290,3 +284,9 @@ class FileStorage:
     @property
     def _mark_path(self) -> str:
         return f"{self._directory}/{MARK_NAME}"
+
+
+def is_begun(disk: MetadataDisk, directory: str) -> bool:
+    """Return whether a storage was ever opened in ``directory``: a crash may have come before that."""
+    names = disk.listdir(directory) if disk.exists(directory) else []
+    return any(name == MARK_NAME or _LOG_NAME.fullmatch(name) for name in names)

@@ -52,7 +52,7 @@ from metadata.raft.events import (
     Tick,
     TransferLeadership,
 )
-from metadata.raft.machine import Raft
+from metadata.raft.machine import Raft, correspondents
 from metadata.raft.messages.observer_messages import Observe, ObserverAnswer
 from metadata.raft.messages.voter_messages import Message
 from metadata.raft.state import Entry, Position, Snapshot
@@ -98,7 +98,11 @@ class StateMachine(Protocol):
 
 
 class Voter:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        raft: the machine; to be read.
+    """
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class Voter:
             snapshot_log_bytes_min: bytes of log below which no snapshot is taken.
         """
         self._loop = asyncio.get_running_loop()
-        self._raft = raft
+        self.raft = raft
         self._state = machine
         self._send = send
         self._asked_to_lead = NodeId("")
@@ -137,7 +141,8 @@ class Voter:
         """Called when something was applied, or the leader has changed."""
         self.on_correspondents: Callable[[], None] = lambda: None
         """Called when `correspondents` have changed."""
-        self._correspondents = raft.correspondents
+        self.correspondents = correspondents(raft)
+        """The other members that it speaks with."""
         self.disk_full: DiskFull | None = None
         """Why a write waits, while one waits for space."""
         self._disk = VoterDisk(storage, self._persisted, self._stalled, self._fail)
@@ -146,37 +151,22 @@ class Voter:
             _log.warning("the metadata log is empty, or recovers: no vote before the other voters are heard")
 
     def __str__(self) -> str:
-        return str(self._raft)
+        return str(self.raft)
 
     @property
     def leader(self) -> NodeId | None:
         """The leader, as far as this voter knows."""
-        return self._raft.leader
+        return self.raft.leader
 
     @property
     def term(self) -> Term:
         """The newest term it has seen."""
-        return self._raft.term
+        return self.raft.term
 
     @property
     def quorum(self) -> QuorumState | None:
         """The members of the group, and when each was heard; None while this voter does not lead."""
-        return self._raft.quorum
-
-    @property
-    def configuration(self) -> Configuration:
-        """The one in force here, committed or not."""
-        return self._raft.configuration
-
-    @property
-    def configured_at(self) -> LogIndex:
-        """Where the log names that one; 0: nowhere."""
-        return self._raft.configured_at
-
-    @property
-    def correspondents(self) -> frozenset[NodeId]:
-        """The other members that it speaks with."""
-        return self._correspondents
+        return self.raft.quorum
 
     async def stop(self) -> None:
         """Do nothing any more, finish the writes and close the storage."""
@@ -237,7 +227,7 @@ class Voter:
 
     def answer(self, question: Observe) -> ObserverAnswer | None:
         """Return what an observer lacks of what was applied here; None while that is nothing."""
-        return self._raft.answer(question) if self._runs else None
+        return self.raft.answer(question) if self._runs else None
 
     def transfer(self, target: NodeId) -> None:
         """Hand leadership over, if this voter leads; may not succeed."""
@@ -253,22 +243,18 @@ class Voter:
         if not self._runs:
             return  # V3
         try:
-            for action in self._raft.handle(event, now()):
+            for action in self.raft.handle(event, now()):
                 self._perform(action)
         except Exception as error:  # noqa: BLE001 - a broken invariant: the voter must not go on
             self._fail(error)
         else:
-            self._wake_up.at(self._raft.wake_at)
-            self._look_at_members()
-            if self._raft.recovery.has_vote and not self._had_vote:
+            self._wake_up.at(self.raft.wake_at)
+            if (members := correspondents(self.raft)) != self.correspondents:
+                self.correspondents = members
+                self.on_correspondents()
+            if self.raft.recovery.has_vote and not self._had_vote:
                 self._had_vote = True
-                _log.info("this voter has a vote from now on: %s", self._raft)
-
-    def _look_at_members(self) -> None:
-        correspondents = self._raft.correspondents
-        if correspondents != self._correspondents:
-            self._correspondents = correspondents
-            self.on_correspondents()
+                _log.info("this voter has a vote from now on: %s", self.raft)
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -312,7 +298,7 @@ class Voter:
         """Ask another voter to lead while this disk is full: a leader applies what is on its own disk."""
         _log.warning("the metadata disk is full error=%s", error.description)
         self.disk_full = error
-        others = self._raft.configuration.others(self._raft.node_id)
+        others = self.raft.configuration.others(self.raft.node_id)
         behind = (voter for voter in others if voter > self._asked_to_lead)
         target = next(behind, others[0] if others else None)
         if target is not None:
@@ -328,9 +314,9 @@ class Voter:
 
     def _compact_if_due(self) -> None:
         """Replace a long log by a snapshot, once the actions under way are performed."""
-        if self._state.position.index > self._raft.applied:
+        if self._state.position.index > self.raft.applied:
             return  # an observer was here before, and got further
         if self._log_bytes > self._compact_at:
             self._compact_at = 2 * self._log_bytes  # until the snapshot is durable
-            compact = CompactLog(self._raft.applied, self._state.snapshot())
+            compact = CompactLog(self.raft.applied, self._state.snapshot())
             self._loop.call_soon(self._handle, compact)

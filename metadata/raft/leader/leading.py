@@ -60,7 +60,7 @@ class Leadership:
         self._output = output
         self._appended, self._committed = log.last_index, log.commit
         self._append((b"",))
-        self._replication = Replication(node_id, term, settings, log=log, output=output, now=now)
+        self.replication = Replication(node_id, term, settings, log=log, output=output, now=now)
         self._round = 0
         self._heartbeat_at = _after(now, settings.heartbeat_interval_ns)
         self._transfer: _Transfer | None = None
@@ -69,13 +69,8 @@ class Leadership:
     def wake_at(self) -> MonotonicNs:
         """When something is due even if nothing happens."""
         give_up_at = NEVER if self._transfer is None else self._transfer.give_up_at
-        heartbeat_at = self._heartbeat_at if self._replication.followers else NEVER
-        return min(heartbeat_at, self._replication.majority_lost_at, give_up_at)
-
-    @property
-    def followers(self) -> frozenset[NodeId]:
-        """All who are sent the log."""
-        return self._replication.followers
+        heartbeat_at = self._heartbeat_at if self.replication.followers else NEVER
+        return min(heartbeat_at, self.replication.majority_lost_at, give_up_at)
 
     @property
     def quorum(self) -> QuorumState:
@@ -85,12 +80,12 @@ class Leadership:
             configuration=self._log.configuration,
             is_changing=not (self._is_certain and self._may_read),
             is_first=self._log.configurations.at(self._log.last_index) is None,
-            heard_at=self._replication.heard_at(),
+            heard_at=self.replication.heard_at(),
         )
 
     def has_lost_majority(self, now: MonotonicNs) -> bool:
         """Return whether no majority was heard from within an election timeout."""
-        return now >= self._replication.majority_lost_at
+        return now >= self.replication.majority_lost_at
 
     def pass_time(self, now: MonotonicNs) -> None:
         """Do what is due: a heartbeat, the end of a transfer."""
@@ -121,7 +116,7 @@ class Leadership:
         if self.quorum.is_changing:
             return RefusalReason.CHANGING
         first = configuration.followed_by(voters, learners)
-        up = {voter for voter in voters if voter == self._node_id or self._replication.keeps_up(voter, now)}
+        up = {voter for voter in voters if voter == self._node_id or self.replication.keeps_up(voter, now)}
         if not up.issuperset(set(voters).difference(configuration.voters)):
             return RefusalReason.BEHIND
         if not first.final.is_decided_by(up):
@@ -130,14 +125,14 @@ class Leadership:
 
     def receive(self, message: FollowerMessage, now: MonotonicNs) -> None:
         """Handle a follower's answer of this term."""
-        self._replication.receive(message, now)
+        self.replication.receive(message, now)
         transfer = self._transfer
         if isinstance(message, VoterHeartbeatResponse) and transfer and message.source == transfer.target:
             transfer.is_asked = False  # alive and still a follower: it may not have heard
 
     def disconnected(self, peer: NodeId) -> None:
         """Record that messages under way to ``peer`` may be lost."""
-        self._replication.disconnected(peer)
+        self.replication.disconnected(peer)
 
     def transfer(self, target: NodeId, now: MonotonicNs) -> None:
         """Hand over to ``target`` once it holds every entry; asking again for the same changes nothing."""
@@ -150,16 +145,16 @@ class Leadership:
         """Do all that has become possible; called after every event."""
         assert self._log.last_index >= self._appended, f"R7: {self._appended} was there: {self._log}"
         self._appended = self._log.last_index
-        self._replication.follow_configuration(now)
+        self.replication.follow_configuration(now)
         self._advance_commit()
         self._go_on_with_change()
-        self._replication.send_appends(now)
+        self.replication.send_appends(now)
         self._serve_reads(now)
         self._hand_over()
 
     def _advance_commit(self) -> None:
         """Commit what a majority holds, if it is of this term (section 5.4.2 and figure 8)."""
-        held = self._replication.held_by_majority()
+        held = self.replication.held_by_majority()
         if held > self._log.commit and self._log.term_at(held) == self.term:
             self._log.commit_to(held)
         assert self._log.commit == self._committed or self._may_read, f"R8: in term {self.term}: {self._log}"
@@ -182,7 +177,7 @@ class Leadership:
             self._append((encode_configuration(configuration.final),))
         elif self._node_id not in configuration.voters:
             self.is_dismissed = True
-            heir = next(filter(self._replication.holds_everything, configuration.voters), None)
+            heir = next(filter(self.replication.holds_everything, configuration.voters), None)
             if heir is not None:
                 self._output.send(ElectNow(self._node_id, heir, self.term))
 
@@ -198,7 +193,7 @@ class Leadership:
         """Send heartbeats; they also confirm that this leader led when the reads came that wait for it."""
         self._round += 1
         self._heartbeat_at = _after(now, self._settings.heartbeat_interval_ns)
-        self._replication.send_heartbeats(self._round)
+        self.replication.send_heartbeats(self._round)
         if self._may_read:
             self.reads.join(self._round, self._log.commit)
 
@@ -209,7 +204,7 @@ class Leadership:
             self._report_ready_reads()  # a leader without followers is a majority at once
 
     def _report_ready_reads(self) -> None:
-        for done in self.reads.confirmed(self._replication.acked_by_majority(self._round)):
+        for done in self.reads.confirmed(self.replication.acked_by_majority(self._round)):
             self._output.add(ReadReady(done.tokens, done.index))
 
     @property
@@ -221,7 +216,7 @@ class Leadership:
         transfer = self._transfer
         if transfer is None or transfer.is_asked:
             return
-        if self._replication.holds_everything(transfer.target):
+        if self.replication.holds_everything(transfer.target):
             self._output.send(ElectNow(self._node_id, transfer.target, self.term))
             transfer.is_asked = True
 

@@ -65,15 +65,15 @@ CHANGES_OF_MEMBERS: Final = (
     Mutant(
         "snapshot_without_members",
         _MACHINE,
-        "Snapshot(index, term, payload, self._log.configurations.at(index))",
+        "Snapshot(index, term, payload, self.log.configurations.at(index))",
         "Snapshot(index, term, payload)",
         first=169,
     ),
     Mutant(
         "snapshot_with_the_members_in_force",
         _MACHINE,
-        "self._log.configurations.at(index))",
-        "self._log.configuration)",
+        "self.log.configurations.at(index))",
+        "self.log.configuration)",
         scenario=f"{_MEMBERS_TEST}::test_a_snapshot_has_the_members_of_its_own_index",
     ),
     Mutant(
@@ -113,7 +113,7 @@ CHANGES_OF_MEMBERS: Final = (
     Mutant(
         "a_removed_leader_stays",
         _MACHINE,
-        "if self._leadership.is_dismissed:",
+        "if self.leadership.is_dismissed:",
         "if False:",
         scenario=(
             f"{_MEMBERS_TEST}::test_a_leader_that_is_removed_leads_until_that_is_committed"
@@ -161,7 +161,7 @@ CHANGES_OF_MEMBERS: Final = (
     Mutant(
         "any_heir",
         _LEADING,
-        "heir = next(filter(self._replication.holds_everything, configuration.voters), None)",
+        "heir = next(filter(self.replication.holds_everything, configuration.voters), None)",
         "heir = next(iter(configuration.voters), None)",
         scenario=f"{_MEMBERS_TEST}::test_the_heir_of_a_leader_is_one_that_holds_everything",
     ),
@@ -169,7 +169,7 @@ CHANGES_OF_MEMBERS: Final = (
         "reads_wait_for_a_leader_that_has_left",
         _MACHINE,
         "                self._election.step_down(now)\n                self._end_leadership()",
-        "                self._election.step_down(now)\n                self._leadership = None",
+        "                self._election.step_down(now)\n                self.leadership = None",
         scenario=f"{_MEMBERS_TEST}::test_reads_that_wait_at_a_leader_that_leaves_are_refused",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import encode_state
 from jetstream.node.cluster.member_record import MEMBER_FILE, MemberRecord, read_record, write_record
-from jetstream.node.cluster.place import PlaceSettings, StoredLog, alone, place_of
+from jetstream.node.cluster.place import OldLog, PlaceSettings, alone, place_of
 from metadata.node.members.changing_member import AsObserver, AsVoter
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -38,15 +38,15 @@ def voter(name: NodeId, *founders: NodeId) -> AsVoter:
         (settings(B, C), MemberRecord("c1", A_ON_D, ()), None, voter(A_ON_D)),
         (settings(is_reachable=False), MemberRecord(None, A_ON_D, (A_ON_D,)), None, voter(A_ON_D, A_ON_D)),
         # Logs from before there was a record.
-        (settings(A, B, C), NEW, StoredLog(was_reachable=True), voter(A, A, B, C)),
-        (settings(A, B, C), NEW, StoredLog(was_reachable=None), voter(A, A, B, C)),
-        (settings(), NEW, StoredLog(was_reachable=None), voter(A, A)),
-        (settings(is_reachable=False), NEW, StoredLog(was_reachable=False), voter(A, A)),
-        (settings(), NEW, StoredLog(was_reachable=False), voter(A, A)),
+        (settings(A, B, C), NEW, OldLog(was_reachable=True), voter(A, A, B, C)),
+        (settings(A, B, C), NEW, OldLog(was_reachable=None), voter(A, A, B, C)),
+        (settings(), NEW, OldLog(was_reachable=None), voter(A, A)),
+        (settings(is_reachable=False), NEW, OldLog(was_reachable=False), voter(A, A)),
+        (settings(), NEW, OldLog(was_reachable=False), voter(A, A)),
     ],
 )
 def test_the_part_to_begin_with(
-    said: PlaceSettings, record: MemberRecord, log: StoredLog | None, part: AsVoter | AsObserver | None
+    said: PlaceSettings, record: MemberRecord, log: OldLog | None, part: AsVoter | AsObserver | None
 ) -> None:
     assert place_of(said, record, log) == part
 
@@ -55,13 +55,13 @@ def test_the_part_to_begin_with(
     ("said", "record", "log", "problem"),
     [
         (settings(), MemberRecord("c1", NodeId("b@d")), None, "node a has the directory of node b"),
-        (settings(), NEW, StoredLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
-        (settings(B, C), NEW, StoredLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
-        (settings(A, B, C), NEW, StoredLog(was_reachable=False), "was alone, and is not one of several"),
+        (settings(), NEW, OldLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
+        (settings(B, C), NEW, OldLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
+        (settings(A, B, C), NEW, OldLog(was_reachable=False), "was alone, and is not one of several"),
     ],
 )
 def test_a_directory_that_contradicts_the_settings_is_left_alone(
-    said: PlaceSettings, record: MemberRecord, log: StoredLog | None, problem: str
+    said: PlaceSettings, record: MemberRecord, log: OldLog | None, problem: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=problem):
         place_of(said, record, log)

@@ -36,7 +36,7 @@ from metadata.catalog.events import NodeRegistered, StreamCreated, StreamFound
 from metadata.features import LATEST_LEVEL
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.members.changing_member import AsVoter
-from metadata.node.peers.addresses import AddressBook
+from metadata.node.peers.addresses import PeerAddresses
 from metadata.node.peers.dialling import PeerIdentity
 from metadata.node.storage.disk_port import MetadataDisk
 from metadata.node.storage.file_storage import FileStorage
@@ -73,7 +73,7 @@ async def opened_in(disk: MetadataDisk, *, create: bool) -> MetadataQuorum:
     begin = AsVoter(N1, frozenset((N1,)))
     storage = partial(FileStorage.open, disk, DIRECTORY, create=create)
     return await MetadataQuorum.open(
-        PeerIdentity("test", N1), begin, AddressBook({}), N1, lambda _: storage()
+        PeerIdentity("test", N1), begin, PeerAddresses({}), N1, lambda _: storage()
     )
 
 
