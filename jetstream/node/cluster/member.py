@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from envelope.errors import NotLeader, StreamOffline
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, StreamName
+from envelope.types import Incarnation, LeaderEpoch, LogIndex, NodeEpoch, NodeId, StreamName
 from jetstream.node.peers.fetch_sessions import PeerSessionSettings
 from jetstream.node.peers.sessions import ReplicaSessions
 from jetstream.node.replicas.catch_up import CatchUp
@@ -115,6 +115,7 @@ class ClusterMember:
             held: the lives of streams that have a log.
         """
         await self._group.led()
+        await self._group.reached(LogIndex(1))  # which is a leader's, so there always is one
         if not self._group.catalog.nodes():
             await self._group.catch_up()  # so that it brings its level only to a cluster that is new
         registered = None
