@@ -23,10 +23,12 @@ from metadata.catalog.commands import (
     _LATER_FIELDS,
     _LATER_KINDS,
     Command,
+    NameCluster,
     NodeLevel,
     ReassignReplicas,
     SetDefaultReplicas,
     SetFeatureLevel,
+    SetVoters,
     decode_command,
     encode_command,
     feature_of,
@@ -65,6 +67,8 @@ def above_level_0() -> list[Command]:
     target = (NodeId("a"), NodeId("b"))
     return [
         SetDefaultReplicas(1),
+        SetVoters(1),
+        NameCluster("f" * 32),
         replace(update("orders", replicas=2), replicas=target),
         ReassignReplicas(StreamName("orders"), life, target, expected_isr_version=1),
         register("b"),
@@ -210,7 +214,7 @@ def test_every_feature_has_one_level_above_that_of_the_beginning() -> None:
 def test_the_entries_of_level_0_need_no_feature() -> None:
     for entry in golden_commands():
         assert feature_of(decode_command(entry["command"].encode(), LogIndex(1))) is None
-    assert {feature_of(command) for command in above_level_0()} == set(Feature) - {Feature.MEMBER_CHANGES}
+    assert {feature_of(command) for command in above_level_0()} == set(Feature)
 
 
 def test_every_kind_and_field_of_commands_is_of_level_0_or_names_its_feature() -> None:
