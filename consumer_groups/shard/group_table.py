@@ -96,6 +96,12 @@ class GroupTable:
         """Return all cursors of a group that can be read; not to be kept."""
         return self._cursors.get(group, _NONE)
 
+    def all_cursors(self) -> Iterator[tuple[GroupName, GroupCursorRecord]]:
+        """Yield every cursor that can be read, with its group, in no order."""
+        for group, cursors in self._cursors.items():
+            for cursor in cursors.values():
+                yield group, cursor
+
     def partitions_of(self, group: GroupName) -> list[Partition]:
         """Return where a group has a cursor, readable or not, in order."""
         hidden = (partition for partition in self._unreadable.get(group, {}) if partition is not None)

@@ -14,7 +14,7 @@ that have neither members nor cursors make room, the one that is empty for longe
 Questions about a shard are answered from what is durable (`fetched`, `described`, `listed`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import assert_never
 
@@ -50,7 +50,7 @@ from consumer_groups.shard.group_requests import QueuedRequest
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.heartbeats import Parked, ParkedHeartbeats
 from consumer_groups.shard.outbox import Outbox
-from consumer_groups.shard.records import validated_group_name
+from consumer_groups.shard.records import GroupCursorRecord, validated_group_name
 from envelope.errors import CorruptDataError, JetstreamError, LimitReached
 from envelope.group_errors import UnknownGroup
 from envelope.limits import GROUPS_MAX
@@ -143,6 +143,10 @@ class Shard:
     def cursors(self) -> int:
         """Number of cursors of all groups, as is durable."""
         return self._table.cursors
+
+    def all_cursors(self) -> Iterator[tuple[GroupName, GroupCursorRecord]]:
+        """Yield every cursor that is durable and can be read, with its group, in no order."""
+        return self._table.all_cursors()
 
     @property
     def subscribed(self) -> frozenset[StreamName]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import nats
 import pytest
 
+import jetstream
 from envelope.errors import StorageError, UnavailableError
+from jetstream.client.mirror.sole_instance import SoleInstance
 from jetstream.node.http import pages as exposition
 from jetstream.node.http import server as http_server
 from jetstream.node.http.metrics import METRICS
@@ -39,7 +41,15 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
             js = client.jetstream()
             for number in range(3):
                 await js.publish("orders.new", b"v", headers={"Nats-Msg-Id": str(number % 2)})
+            await request(client, "stream.create", name="parts", subject="parts.>", partitions=2)
+            async with jetstream.connect(url) as ours:
+                for stream in ("orders", "parts/1"):
+                    async with SoleInstance(ours, stream, "team").owned(lambda: 1):
+                        pass
             found = await metrics(node)
+            places = {("team", "orders"), ("team", "parts/1")}
+            assert {labels for name, labels in found if name == "jetstream_group_committed_offset"} == places
+            assert found["jetstream_group_committed_offset", ("team", "orders")] == 1
             assert found["jetstream_stream_online", ("orders",)] == 1
             assert found["jetstream_stream_log_end_offset", ("orders",)] == 2
             assert found["jetstream_stream_high_watermark", ("orders",)] == 2

@@ -32,6 +32,7 @@ from metadata.api.responses import CoordinatorInfo
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.events import Events, ReplicasReassigned, StreamCreated, StreamDeleted, StreamUpdated
 from metadata.catalog.tables import Stream
+from metadata.stream_config import partition_name
 
 
 class GroupStreams:
@@ -124,6 +125,15 @@ class GroupService:
             members=sum(machine.members for machine in machines),
             cursors=sum(machine.cursors for machine in machines),
         )
+
+    def committed(self) -> Iterator[tuple[GroupName, StreamName, int]]:
+        """Yield group, stream or partition, and the offset where it reads on, of all groups read here."""
+        for shard in self.shards:
+            if shard.machine is not None:
+                for group, cursor in shard.machine.all_cursors():
+                    stream, number = cursor.partition
+                    is_part = self.streams.is_partitioned(stream)
+                    yield group, partition_name(stream, number) if is_part else stream, cursor.offset
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Handle the begin of this node's reign over a stream."""

@@ -272,6 +272,12 @@ METRICS: Final = (
         "Cursors of the consumer groups that this node coordinates.",
         lambda sources: sources.groups.census.cursors,
     ),
+    Definition(
+        "jetstream_group_committed_offset",
+        "Offset where a consumer group that this node coordinates reads on, by its last commit.",
+        ("group", "stream"),
+        lambda sources: (((group, stream), offset) for group, stream, offset in sources.groups.committed()),
+    ),
     of_node(
         "jetstream_cursors_unreadable",
         "Cursors stored in a format that this version does not know; who asks for one is refused.",
