@@ -31,11 +31,6 @@ class Search:
     """Nobody has answered, and this node is to begin the cluster."""
     _began_at: MonotonicNs | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the node knows what to do."""
-        return self.found is not None or self.is_first
-
     def hear(self, notice: Notice) -> None:
         """Handle a notice that has arrived, perhaps of this node itself.
 
@@ -63,12 +58,16 @@ class Search:
             self.found = notice
 
     def ask(self, now: MonotonicNs) -> Notice | None:
-        """Return the question to send now, None if it is over; to be called every `ASK_INTERVAL_NS`."""
+        """Return the question to send now; to be called every `ASK_INTERVAL_NS`.
+
+        None: the search is over. What is heard until then counts: the first node that answers need not be the
+        one that this node contradicts.
+        """
         if self._began_at is None:
             self._began_at = now
         is_unanswered = self.found is None and now >= self._began_at + UNANSWERED_NS
         self.is_first = self.own.begins and is_unanswered
-        return None if self.is_over else self.own
+        return None if self.found is not None or self.is_first else self.own
 
     def _refuse(self, problem: str, field: str) -> NoReturn:
         raise InvalidConfig(f"node {self.own.source.node_id} {problem}", field=field)

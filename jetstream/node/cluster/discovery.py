@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from envelope.errors import RemoteProtocolError, Unauthorized
+from envelope.errors import InvalidConfig, RemoteProtocolError, Unauthorized
 from envelope.types import LogIndex, NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.cluster.member_record import read_record
@@ -115,8 +115,13 @@ async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Cl
             await board.listen()
             while (question := looking.ask(clock.monotonic())) is not None:
                 await board.publish(question)
-                while not looking.is_over and (notice := await board.next(ASK_INTERVAL_NS / 1e9)):
-                    looking.hear(notice)
+                until = clock.monotonic() + ASK_INTERVAL_NS
+                while notice := await board.next((until - clock.monotonic()) / 1e9):
+                    try:
+                        looking.hear(notice)
+                    except InvalidConfig:
+                        await board.publish(question)  # the other node may not have heard of this one yet
+                        raise
             supervised.cancel()
     finally:
         await link.close()

@@ -33,7 +33,7 @@ def test_a_node_that_is_told_to_begins_a_cluster_that_nobody_answers_for() -> No
     assert search.ask(START) == FIRST
     search.hear(OTHER)
     assert search.ask(MonotonicNs(LATE - 1)) == FIRST
-    assert not search.is_over
+    assert not search.is_first
     assert search.ask(LATE) is None
     assert (search.is_first, search.found) == (True, None)
 
@@ -68,3 +68,11 @@ def test_a_node_of_the_same_cluster_comes_back() -> None:
     search = Search(replace(OWN, cluster_id="c1"))
     search.hear(MEMBER)
     assert search.found == MEMBER
+
+
+def test_a_node_that_has_found_its_cluster_is_contradicted_by_another_one_of_it() -> None:
+    search = Search(OWN)
+    assert search.ask(START) == OWN
+    search.hear(MEMBER)
+    with pytest.raises(InvalidConfig, match="node a is another node too"):
+        search.hear(replace(MEMBER, source=NodePlace(NodeId("a"), "h", 2), directory="other"))
