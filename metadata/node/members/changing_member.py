@@ -69,6 +69,8 @@ class ChangingMember:
         self.server = parts.server
         self._parts = parts
         self._member = self._made(begin, storage)
+        self._left_at = LogIndex(0)
+        """Others knew there that it was no member; its own state machine may have older members."""
         self._due: asyncio.Future[AsVoter | AsObserver] = asyncio.get_running_loop().create_future()
         parts.addresses.on_change = self._follow
 
@@ -169,6 +171,7 @@ class ChangingMember:
             voters: the nodes of those that vote.
         """
         if told.configuration is not None and self._member.has_left(told.index, told.configuration):
+            self._left_at = told.index
             self._go_on_as(AsObserver(frozenset(voters)))
         else:
             self._member.be_told(told, voters)
@@ -180,7 +183,9 @@ class ChangingMember:
             return
         if self._member.has_left(members.index, configuration):
             self._go_on_as(AsObserver(frozenset()))
-        elif isinstance(self._member, ObserverMember) and self._parts.disk_name in configuration.members:
+            return
+        is_newer = isinstance(self._member, ObserverMember) and members.index > self._left_at
+        if is_newer and self._parts.disk_name in configuration.members:
             self._go_on_as(AsVoter(self._parts.disk_name, frozenset()))
 
     def _go_on_as(self, part: AsVoter | AsObserver) -> None:
