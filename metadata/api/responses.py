@@ -370,8 +370,8 @@ class ClusterInfo(ApiResponse):
     voters: list[str] = Field(
         default_factory=list, description="nodes with a vote in the metadata log, registered or not"
     )
-    learners: list[str] | None = Field(
-        default=None, description="nodes that are about to become voters; null: nobody leads who could say"
+    learners: list[str] = Field(
+        default_factory=list, description="nodes that are about to become voters, perhaps with another disk"
     )
     voters_wanted: int | None = Field(
         default=None, description="so many voters there should be; null: three, or as many as there are"

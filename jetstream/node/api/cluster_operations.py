@@ -27,10 +27,16 @@ _ANSWER_SECONDS: Final = 1.0
 """How long a node may take to say what it can; NATS says at once that one is gone."""
 
 
-def voting_nodes(metadata: MetadataQuorum) -> frozenset[NodeId]:
-    """Return the nodes with a vote in the metadata log; the leader knows, others may be behind."""
-    quorum = metadata.member.membership()
-    return frozenset(map(node_of, metadata.voters if quorum is None else quorum.configuration.voters))
+def _voters_and_learners(metadata: MetadataQuorum) -> tuple[list[NodeId], list[NodeId]]:
+    """Return the nodes that decide, and those that are about to, as far as this node has applied the log.
+
+    While voters change, those of before still have to agree to everything, also to the end of that.
+    """
+    members = metadata.member.told.configuration
+    if members is None:
+        return [*metadata.voters], []
+    voters = members.outgoing or members.voters
+    return [*map(node_of, voters)], [*map(node_of, members.members.difference(voters))]
 
 
 class ClusterOperations:
@@ -84,8 +90,7 @@ class ClusterOperations:
         """Return the nodes of the cluster, and which are alive if this node knows."""
         alive = self._alive()
         levels = {**self._metadata.member.server.feature_levels, self._ways.node_id: LATEST_LEVEL}
-        row, quorum = self._catalog.cluster, self._metadata.member.membership()
-        voters = voting_nodes(self._metadata)
+        row, (voters, learners) = self._catalog.cluster, _voters_and_learners(self._metadata)
         return ClusterInfo(
             name=self._cluster,
             cluster_id=row.cluster_id,
@@ -108,7 +113,7 @@ class ClusterOperations:
             ],
             metadata_leader=self._metadata.leader,
             voters=sorted(voters),
-            learners=None if quorum is None else sorted(map(node_of, quorum.configuration.learners)),
+            learners=sorted(learners),
             voters_wanted=row.voters_wanted,
             streams=self._catalog.count_streams() - count_internal(self._catalog),
             protocol_versions=[PROTOCOL_VERSION],

@@ -20,7 +20,6 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.types import NodeId, StreamName
-from jetstream.node.api.cluster_operations import voting_nodes
 from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse, ReplicaMove
 from metadata.api.requests import (
     DrainNodeRequest,
@@ -139,7 +138,7 @@ class Reassigning:
         return await self._move(emptied(node, self._catalog.streams(), self._racks()))
 
     async def _remove(self, node: NodeId) -> RemoveNodeResponse:
-        if node in voting_nodes(self._metadata):
+        if node in self._metadata.voters:
             self._refuse_voter_in_use(node)
         (await self._metadata.propose(ForgetNode(node))).answer()
         _log.info("node forgotten node=%s", node)
@@ -155,7 +154,7 @@ class Reassigning:
         quorum = self._metadata.member.membership()
         if quorum is None:
             raise NotLeader("only who leads the metadata log can say which voters are alive")
-        members = [voter for voter in quorum.configuration.voters if node_of(voter) == node]
+        members = [voter for voter in quorum.configuration.electorate if node_of(voter) == node]
         is_heard = any(quorum.is_heard(member, now(), VOTER_HEARD_NS) for member in members)
         if is_heard or node in (self._alive() or ()):
             raise NodeInUse(
