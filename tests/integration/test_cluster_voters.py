@@ -2,20 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import nats
 import pytest
-from nats.aio.client import Client
 
 from tests.support.commands import jetstream, succeeded
+from tests.support.growing_cluster import are_alive, are_voters, client_of, until_info, until_removed
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster, asked
-from tests.support.nodes import WAIT_SECONDS, request, run
-from tests.support.pauses import pause
+from tests.support.nodes import request, run
 
 
 @pytest.fixture
@@ -35,41 +31,12 @@ def cluster(tmp_path: Path, nats_url: str) -> Iterator[NodeCluster]:
         nodes.close()
 
 
-@asynccontextmanager
-async def client_of(url: str) -> AsyncIterator[Client]:
-    client = await nats.connect(url)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def until_info(client: Client, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Return what the cluster says of itself, once that is so."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            info = await asked(client, "cluster.info")
-            if info.get("nodes") and is_so(info):
-                return info
-            await pause()
-
-
-def are_alive(*names: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda info: [node["id"] for node in info["nodes"] if node["alive"]] == list(names)
-
-
-def are_voters(*names: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda info: info["voters"] == list(names)
-
-
 def test_voters_are_shown_and_become_as_many_as_an_operator_wants(
     cluster: NodeCluster, nats_url: str
 ) -> None:
     async def test() -> None:
         async with client_of(nats_url) as client:
-            info = await until_info(
-                client, lambda info: are_alive("a", "b", "c")(info) and info["cluster_id"]
-            )
+            info = await until_info(client, are_alive("abc"), lambda info: info["cluster_id"])
             cluster_id = info["cluster_id"]
             assert re.fullmatch("[0-9a-f]{32}", cluster_id)
             assert (info["voters"], info["learners"], info["voters_wanted"]) == (["a", "b", "c"], [], None)
@@ -102,17 +69,14 @@ def test_the_node_of_a_dead_voter_is_removed_its_vote_is_kept_and_it_comes_back(
 ) -> None:
     async def test() -> None:
         async with client_of(nats_url) as client:
-            info = await until_info(client, are_alive("a", "b", "c"))
+            info = await until_info(client, are_alive("abc"))
             leader = info["metadata_leader"]
             dead = next(name for name in "cba" if name != leader)
             refused = await asked(client, "cluster.remove", node=dead)
             assert refused["error"]["err_code"] == "node_in_use"
             assert "stop it, then remove it" in refused["error"]["description"]
             cluster[dead].kill()
-            async with asyncio.timeout(WAIT_SECONDS):
-                while "error" in (answer := await asked(client, "cluster.remove", node=dead)):
-                    assert answer["error"]["err_code"] == "node_in_use", "it is not dead for long enough"
-            assert answer == {"node": dead}
+            await until_removed(client, dead)
             info = await until_info(client, lambda info: info["metadata_leader"] is not None)
             assert dead not in [node["id"] for node in info["nodes"]]
             assert info["voters"] == ["a", "b", "c"], "two disks hold the metadata, and not one"
@@ -126,7 +90,7 @@ def test_the_node_of_a_dead_voter_is_removed_its_vote_is_kept_and_it_comes_back(
 def test_nobody_is_removed_without_a_majority(cluster: NodeCluster, nats_url: str) -> None:
     async def test() -> None:
         async with client_of(nats_url) as client:
-            info = await until_info(client, are_alive("a", "b", "c"))
+            info = await until_info(client, are_alive("abc"))
             others = [name for name in "abc" if name != info["metadata_leader"]]
             for name in others:
                 cluster[name].kill()
@@ -135,7 +99,7 @@ def test_nobody_is_removed_without_a_majority(cluster: NodeCluster, nats_url: st
             assert refused["error"]["err_code"] == "not_leader", "nothing was decided"
             for name in others:
                 cluster[name].start()
-            await until_info(client, are_alive("a", "b", "c"))
+            await until_info(client, are_alive("abc"))
 
     run(test())
 

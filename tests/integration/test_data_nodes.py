@@ -266,7 +266,7 @@ def test_a_dead_data_node_is_removed_once_its_replicas_are_elsewhere(
     run(test())
 
 
-@pytest.mark.slow("tests/integration/test_bootstrap.py")
+@pytest.mark.slow("tests/integration/test_growing_clusters.py")
 def test_a_data_node_without_voters_waits_and_says_so(tmp_path: Path, nats_url: str) -> None:
     async def test() -> None:
         cluster = NodeCluster(tmp_path, nats_url, size=3, data=1, api_prefix='"waiting.api"')

@@ -165,7 +165,7 @@ def test_a_node_without_nats_is_alive_and_not_ready(tmp_path: Path) -> None:
 def test_a_node_that_has_not_found_its_cluster_is_alive_and_not_ready(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with EmbeddedNatsServer(tmp_path / "nats") as server:
-            peers = {"bootstrap_expect": 3, "advertise": f"127.0.0.1:{free_ports(1)[0]}"}
+            peers = {"advertise": f"127.0.0.1:{free_ports(1)[0]}"}
             node = Node(node_config(tmp_path / "data", server.url, http=HTTP, peers=peers, node_id="a"))
             async with asyncio.TaskGroup() as tasks:
                 starting = tasks.create_task(node.__aenter__())

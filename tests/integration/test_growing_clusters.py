@@ -1,0 +1,370 @@
+"""A cluster of real nodes grows from one node, shrinks, and replaces its voters while it serves."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import CommandProcess, succeeded
+from tests.support.growing_cluster import (
+    GrowingCluster,
+    are_alive,
+    are_voters,
+    client_of,
+    ended,
+    until_info,
+    until_logged,
+    until_removed,
+)
+from tests.support.nats_server import NatsServer
+from tests.support.node_cluster import ClusterNode, free_ports
+from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.publishers import Publishing
+
+_KILLED_AT_ONE_STEP = pytest.mark.slow("tests/integration/test_growing_clusters.py")
+
+
+@pytest.fixture
+def nats_url(tmp_path: Path) -> Iterator[str]:
+    with NatsServer(tmp_path / "nats") as server:
+        yield server.url
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats_url: str) -> Iterator[GrowingCluster]:
+    nodes = GrowingCluster(tmp_path / "cluster", nats_url)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def test_one_node_becomes_three_and_loses_nothing_when_the_first_is_killed(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin()
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("a"), are_voters("a"))
+            await request(client, "stream.create", name="orders", subject="orders.>")
+            publishing = Publishing(nats_url, "orders")
+            await publishing.witness.open()
+            async with publishing.going_on():
+                await publishing.witness.wait_for_acks(100)
+                for name in "bc":
+                    cluster.add(name).start()
+                await until_info(client, are_alive("abc"), are_voters("abc"))
+                update = ("stream", "update", "orders", "--replicas", "3")
+                await asyncio.to_thread(succeeded, *update, nats=nats_url)
+                await cluster.until_whole(client, "orders", 3)
+                cluster["a"].kill()
+                await cluster.until_led_by_another(client, "orders", "a")
+                await publishing.witness.wait_for_acks(publishing.witness.published + 100)
+            await publishing.witness.close()
+
+    run(test())
+
+
+def test_all_voters_are_killed_at_once_and_are_the_same_again(cluster: GrowingCluster, nats_url: str) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            before = await until_info(client, are_alive("abc"), are_voters("abc"))
+            for node in cluster.nodes.values():
+                node.kill()
+            cluster.start()
+            after = await until_info(client, are_alive("abc"), are_voters("abc"))
+            assert after["cluster_id"] == before["cluster_id"]
+
+    run(test())
+
+
+@pytest.mark.slow(
+    "tests/integration/test_growing_clusters.py::test_all_voters_are_killed_at_once_and_are_the_same_again",
+    "tests/unit/metadata/test_voters.py",
+)
+def test_a_removed_voter_comes_back_with_its_disk_and_observes(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster.add("d").start()
+            info = await until_info(client, are_alive("abcd"), are_voters("abc"))
+            gone = next(name for name in "cba" if name != info["metadata_leader"])
+            stay = "abc".replace(gone, "") + "d"
+            cluster[gone].kill()
+            await until_removed(client, gone)
+            await until_info(client, are_alive(stay), are_voters(stay))
+            cluster[gone].start()
+            info = await until_info(client, are_alive("abcd"), are_voters(stay))
+            assert {node["id"]: node["role"] for node in info["nodes"]}[gone] == "data"
+            assert cluster[gone].stop() == 0
+
+    run(test())
+
+
+@pytest.mark.slow(
+    "tests/integration/test_growing_clusters.py::test_all_voters_are_killed_at_once_and_are_the_same_again",
+    "tests/unit/metadata/test_voters.py",
+)
+def test_a_voter_that_was_frozen_while_it_was_removed_stops_by_itself(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            info = await until_info(client, are_alive("abc"), are_voters("abc"))
+            frozen = next(name for name in "cba" if name != info["metadata_leader"])
+            cluster[frozen].stand_still()
+            await until_removed(client, frozen)
+            await until_info(client, are_voters(info["metadata_leader"]))
+            cluster[frozen].send(signal.SIGCONT)
+            assert cluster[frozen].wait() == 0
+            assert "removed from the cluster" in cluster[frozen].log.read_text()
+
+    run(test())
+
+
+@pytest.mark.slow(
+    "tests/integration/test_growing_clusters.py::test_all_voters_are_killed_at_once_and_are_the_same_again",
+    "tests/unit/metadata/test_voters.py",
+)
+def test_a_voter_that_was_away_while_all_others_were_replaced_observes(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            voters = "abc"
+            await until_info(client, are_alive(voters), are_voters(voters))
+            for dead, new in ("cd", "be", "af"):
+                cluster.add(new).start()
+                await until_info(client, are_alive(voters + new), are_voters(voters))
+                cluster[dead].kill()
+                await until_removed(client, dead)
+                voters = voters.replace(dead, "") + new
+                await until_info(client, are_alive(voters), are_voters(voters))
+            cluster["c"].start()  # its log knows none of those that vote now, nor where they are
+            await until_info(client, are_alive("cdef"), are_voters("def"))
+
+    run(test())
+
+
+def test_a_voter_whose_disk_was_wiped_votes_again_at_once(cluster: GrowingCluster, nats_url: str) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster["c"].kill()
+            shutil.rmtree(cluster["c"].data)
+            cluster["c"].start()
+            await until_logged(cluster["c"], "taking part as AsVoter", times=2)
+            info = await until_info(client, are_alive("abc"), are_voters("abc"))
+            # What remains is a majority only with the vote of the new disk.
+            dead = "a" if info["metadata_leader"] == "b" else "b"
+            cluster[dead].kill()
+            await until_info(client, are_alive("abc".replace(dead, "")))
+
+    run(test())
+
+
+@pytest.mark.parametrize("absence", ["killed", "frozen"])
+def test_a_voter_is_found_at_its_new_address_by_those_that_were_away(
+    absence: str, cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            before = cluster["b"]
+            before.kill()
+            others = cluster["a"], cluster["c"]
+            for node in others:
+                if absence == "killed":
+                    node.kill()
+                else:
+                    node.stand_still()
+            cluster.add("b").start()
+            assert cluster["b"].peer_port != before.peer_port
+            for node in others:
+                if absence == "killed":
+                    node.start()
+                else:
+                    node.send(signal.SIGCONT)
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster["c"].kill()  # a and b need each other
+            info = await until_info(client, are_alive("ab"))
+            place = next(node for node in info["nodes"] if node["id"] == "b")
+            assert place["peer_port"] == cluster["b"].peer_port
+
+    run(test())
+
+
+@pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.parametrize(
+    ("who", "moment"),
+    [
+        pytest.param("b", "is there, and is joined", marks=_KILLED_AT_ONE_STEP),
+        pytest.param("b", "has a lease again", marks=_KILLED_AT_ONE_STEP),
+        pytest.param("a", "learners=b@", marks=_KILLED_AT_ONE_STEP),
+        ("b", "taking part as AsVoter"),
+        pytest.param("a", ",b@", marks=_KILLED_AT_ONE_STEP),
+    ],
+)
+def test_nodes_are_killed_at_every_step_from_observer_to_voter(
+    victim: str, who: str, moment: str, cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin()
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("a"), are_voters("a"))
+            for name in "bc":
+                cluster.add(name).start()
+            await until_logged(cluster[who], moment)
+            cluster[victim].kill()
+            cluster[victim].start()
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster["a"].kill()
+            await until_info(client, are_alive("bc"))
+
+    run(test())
+
+
+def test_nodes_that_were_killed_while_they_made_their_metadata_log_make_it_anew(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    def half_made(node: ClusterNode) -> None:
+        node.kill()
+        (node.data / "metadata").mkdir()
+        node.start()
+
+    async def test() -> None:
+        cluster.begin(joining="b")
+        await until_logged(cluster["a"], "looking for the cluster")
+        half_made(cluster["a"])
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("ab"), are_voters("a"))
+            half_made(cluster["b"])
+            cluster.add("c").start()
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+
+    run(test())
+
+
+def test_a_node_that_finds_no_cluster_stops_in_order_when_it_is_told_to(cluster: GrowingCluster) -> None:
+    async def test() -> None:
+        node = cluster.add("b")
+        node.start()
+        await until_logged(node, "looking for the cluster")
+        assert node.stop() == 0
+        assert "stopped" in node.log.read_text()
+
+    run(test())
+
+
+def test_two_nodes_that_are_to_begin_the_cluster_both_say_so_and_give_up(cluster: GrowingCluster) -> None:
+    for name in "ab":
+        cluster.add(name, "init = true").start()
+    for name, other in ("ab", "ba"):
+        assert f"node {name} is to begin the cluster, and so is {other} at" in ended(cluster[name])
+
+
+def test_a_node_that_contradicts_those_that_run_says_so_and_gives_up(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="b")
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("ab"))
+            double = cluster.add("b", place="another")
+            double.start()
+            assert f"node b is another node too, b at 127.0.0.1:{cluster['b'].peer_port}" in ended(double)
+            squatter = cluster.add("c", advertise=cluster["b"].peer_port)
+            squatter.start()
+            assert f"node c is where b at 127.0.0.1:{cluster['b'].peer_port} says that it is" in ended(
+                squatter
+            )
+            await until_info(client, are_alive("ab"), are_voters("a"))
+
+    run(test())
+
+
+def test_a_node_with_the_directory_of_another_cluster_is_not_taken_in(
+    cluster: GrowingCluster, nats_url: str, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    async def test() -> None:
+        other = GrowingCluster(tmp_path / "other", nats_server.url)
+        try:
+            other.begin(joining="z")
+            cluster.begin()
+            async with client_of(nats_server.url) as client:
+                await until_info(client, are_alive("az"), are_voters("a"))
+            async with client_of(nats_url) as client:
+                info = await until_info(client, are_alive("a"), lambda info: info["cluster_id"])
+                for name in "az":
+                    assert other[name].stop() == 0
+                observer = cluster.add("z", data=f'"{other["z"].data}"')
+                observer.start()
+                refusal = ended(observer)
+                assert "node z has the directory of cluster" in refusal
+                assert f"is of cluster {info['cluster_id']} under the same name" in refusal
+                voter = cluster.add("a", place="foreign", data=f'"{other["a"].data}"')
+                voter.start()  # it needs nobody, so it goes on with the cluster that it has
+                for node in (cluster["a"], voter):
+                    await until_logged(node, "is of another cluster of this name: id=")
+                assert voter.stop() == 0
+                await until_info(client, are_alive("a"), are_voters("a"))
+        finally:
+            other.close()
+
+    run(test())
+
+
+def test_a_node_that_does_not_know_the_token_is_not_heard(cluster: GrowingCluster) -> None:
+    async def test() -> None:
+        cluster.add("a", 'init = true\ntoken = "ours"').start()
+        cluster.add("b", 'token = "theirs"').start()
+        await until_logged(cluster["a"], "a notice of node 'b' does not prove the token")
+        await until_logged(cluster["b"], "a notice of node 'a' does not prove the token")
+        assert "is there, and is joined" not in cluster["b"].log.read_text()
+
+    run(test())
+
+
+def test_a_node_without_peers_is_alone_until_it_is_reachable(
+    cluster: GrowingCluster, nats_url: str, tmp_path: Path
+) -> None:
+    def started(*arguments: str) -> CommandProcess:
+        node = CommandProcess(
+            *("node", "--data", str(tmp_path / "alone"), "--node-id", "a", "--nats", nats_url, "--json"),
+            *arguments,
+            environment={"JETSTREAM_NODE_SOCKET__PORT": "0"},
+        )
+        node.lines_until('{"event":"ready"}')
+        return node
+
+    async def test() -> None:
+        async with client_of(nats_url) as client:
+            with started() as node:
+                await request(client, "stream.create", name="orders", subject="orders.>")
+                cluster.add("b").start()
+                await asyncio.to_thread(succeeded, "pub", "orders.eu", "one", nats=nats_url)
+                questions = await client.subscribe("jetstream.api.discovery")
+                for _ in range(3):
+                    notice = json.loads((await questions.next_msg(WAIT_SECONDS)).data)["notice"]
+                    assert (notice["source"]["node_id"], notice["asks"]) == ("b", True), "nobody answers"
+                os.kill(node.pid, signal.SIGKILL)
+            (port,) = free_ports(1)
+            with started("--advertise", f"127.0.0.1:{port}") as node:
+                await until_info(client, are_alive("ab"), are_voters("a"))
+                assert (await request(client, "stream.info", name="orders"))["high_watermark"] == 1
+                assert node.signalled(signal.SIGTERM)[0] == 0
+
+    run(test())
