@@ -42,7 +42,7 @@ UP_EXAMPLES: Final = (
 NODE_EXAMPLES: Final = (
     "jetstream node --config /etc/jetstream/node.toml",
     "jetstream node --init --data a --advertise 127.0.0.1:9401 --nats nats://127.0.0.1:4222",
-    "jetstream node --join --data b --advertise 127.0.0.1:9402 --nats nats://127.0.0.1:4222",
+    "jetstream node --join --data b --advertise 127.0.0.1:9402 --port 9302 --nats nats://127.0.0.1:4222",
     "JETSTREAM_NODE_SOCKET__PORT=9393 jetstream node --config node.toml --json",
 )
 
@@ -179,6 +179,12 @@ class NodeOptions:
         bool, typer.Option("--join", help="Join the cluster that answers over NATS; wait until one does.")
     ] = False
     advertise: Advertise = None
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65_535, help="Socket for readers (default 9292); 0 takes a free one."
+        ),
+    ] = None
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Where streams are kept.")] = None
     node_id: Annotated[
         str | None, typer.Option("--node-id", metavar="NAME", help="Its name; by default of its directory.")
@@ -202,6 +208,7 @@ class NodeOptions:
             "data": self.data,
             "node_id": self.node_id,
             "peers": peers or None,
+            "socket": None if self.port is None else {"port": self.port},
             "nats": None if self.nats is None else {"urls": server_urls(self.nats)},
         }
         return {name: value for name, value in given.items() if value is not None}
