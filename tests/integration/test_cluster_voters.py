@@ -11,7 +11,8 @@ from tests.support.commands import jetstream, succeeded
 from tests.support.growing_cluster import are_alive, are_voters, client_of, until_info, until_removed
 from tests.support.nats_server import NatsServer
 from tests.support.node_cluster import NodeCluster, asked
-from tests.support.nodes import request, run
+from tests.support.nodes import WAIT_SECONDS, request, run
+from tests.support.pauses import pause
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_the_node_of_a_dead_voter_is_removed_its_vote_is_kept_and_it_comes_back(
             assert dead not in [node["id"] for node in info["nodes"]]
             assert info["voters"] == ["a", "b", "c"], "two disks hold the metadata, and not one"
             cluster[dead].start()
-            info = await until_info(client, are_alive("a", "b", "c"))
+            info = await until_info(client, are_alive("abc"))
             assert [node["role"] for node in info["nodes"]] == ["voter"] * 3
 
     run(test())
@@ -116,7 +117,7 @@ def test_a_dead_voter_shows_in_the_leaders_metrics(cluster: NodeCluster, nats_ur
 
     async def test() -> None:
         async with client_of(nats_url) as client:
-            leader = (await until_info(client, are_alive("a", "b", "c")))["metadata_leader"]
+            leader = (await until_info(client, are_alive("abc")))["metadata_leader"]
             follower, other = (name for name in "abc" if name != leader)
             await until_shown(leader, 3, 3)
             assert shown(follower) == (0, 0), "only the leader knows"

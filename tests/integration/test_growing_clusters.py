@@ -3,14 +3,17 @@
 import asyncio
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import CommandProcess, succeeded
+from tests.support.commands import REPOSITORY, CommandProcess, succeeded
 from tests.support.growing_cluster import (
     GrowingCluster,
     are_alive,
@@ -22,7 +25,7 @@ from tests.support.growing_cluster import (
     until_removed,
 )
 from tests.support.nats_server import NatsServer
-from tests.support.node_cluster import ClusterNode, free_ports
+from tests.support.node_cluster import ClusterNode, asked, free_ports
 from tests.support.nodes import WAIT_SECONDS, request, run
 from tests.support.publishers import Publishing
 
@@ -368,3 +371,52 @@ def test_a_node_without_peers_is_alone_until_it_is_reachable(
                 assert node.signalled(signal.SIGTERM)[0] == 0
 
     run(test())
+
+
+def test_one_node_becomes_three_as_the_operations_page_says(tmp_path: Path) -> None:
+    first, stored, again, *joining, grown = _commands_of_the_page(tmp_path)
+    url = re.findall(r"nats://[0-9.:]+", joining[0])[0]
+
+    def started(line: str) -> CommandProcess:
+        node = CommandProcess(*shlex.split(line)[1:], environment={"JETSTREAM_NODE_SOCKET__PORT": "0"})
+        running.push(node)
+        node.lines_until("ready")
+        return node
+
+    def done(lines: str) -> None:
+        for line in lines.splitlines():
+            succeeded(*shlex.split(line)[1:], nats=url)
+
+    async def test() -> None:
+        alone = started(first)
+        await asyncio.to_thread(done, stored)
+        assert alone.signalled(signal.SIGINT)[0] == 0
+        started(again)
+        joined = [started(line) for line in joining]
+        async with client_of(url) as client:
+            await until_info(client, lambda info: len(info["voters"]) == 3 and not info["learners"])
+            await asyncio.to_thread(done, grown)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while len((await asked(client, "stream.info", name="orders")).get("isr", ())) < 3:
+                    pass
+            os.kill(joined[0].pid, signal.SIGKILL)
+            await asyncio.to_thread(done, "jetstream pub orders.eu two")
+            assert (await asked(client, "stream.info", name="orders"))["high_watermark"] == 2
+            created = await request(client, "stream.create", name="more", subject="more")
+            assert len(created["replicas"]) == 3
+
+    with ExitStack() as running:
+        run(test())
+
+
+def _commands_of_the_page(directory: Path) -> list[str]:
+    """Return the blocks of commands that make three nodes of one, with free ports and data in there."""
+    page = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^### From one node to three\n(.*?)^### ", page, re.MULTILINE | re.DOTALL)
+    text = section.replace("jetstream up", "jetstream up --nats-port 4222").replace(
+        "--data ", f"--data {directory}/"
+    )
+    ports = sorted(set(re.findall(r"\b(?:4222|9[34]0\d)\b", text)))
+    for port, free in zip(ports, free_ports(len(ports)), strict=True):
+        text = re.sub(rf"\b{port}\b", str(free), text)
+    return re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

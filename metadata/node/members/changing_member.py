@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import assert_never
 
-from envelope.types import NodeId
+from envelope.types import LogIndex, NodeId
 from metadata.node.members.observing_member import ObserverMember
 from metadata.node.members.parts import MemberParts
 from metadata.node.members.port import MetadataMember
