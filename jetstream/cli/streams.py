@@ -19,7 +19,7 @@ from jetstream.cli.output.console import (
     run_async,
 )
 from jetstream.cli.program.help_text import Json, StreamArgument
-from metadata.api.repair_responses import SetTxidResponse
+from metadata.api.publisher_responses import SetTxidResponse
 from metadata.api.responses import (
     DeleteStreamResponse,
     PartitionedStreamInfo,

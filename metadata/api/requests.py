@@ -4,8 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from envelope.errors import InvalidConfig, InvalidName, RequestError, UnknownStream
-from envelope.internal_streams import INTERNAL_NAME_PREFIX, is_group_shard, is_internal
+from envelope.errors import InvalidConfig, RequestError
 from envelope.limits import (
     CURSOR_INCARNATION_CHARS_MAX,
     CURSOR_METADATA_BYTES_MAX,
@@ -14,9 +13,9 @@ from envelope.limits import (
 from envelope.subjects import (
     validated_names,
     validated_pattern,
-    validated_stream_name,
     validated_subject,
 )
+from metadata.api.request_names import NamespaceName, NodeName, ShardName, StreamNameField
 from metadata.limits import (
     LIST_PAGE_DEFAULT,
     LIST_PAGE_MAX,
@@ -29,37 +28,8 @@ from metadata.stream_config import Name, Replicas, StreamConfig, Subject
 from metadata.stream_patch import StreamPatch
 from metadata.tickets import TICKET_CHARS_MAX
 
-StreamNameField = Annotated[Name, AfterValidator(validated_stream_name)]
-NodeName = Annotated[str, Field(min_length=1, max_length=128)]
 Count = Annotated[int, Strict(), Field(ge=0, le=1 << 62)]
 Txid = Annotated[int, Strict(), Field(ge=-(1 << 63), le=(1 << 63) - 1)]
-
-
-def _validated_shard(name: str) -> str:
-    """Return ``name``.
-
-    Raises:
-        UnknownStream: it is none of the streams that have consumer groups.
-    """
-    if not is_group_shard(name):
-        raise UnknownStream(f"shard: {name[:64]!r} has no consumer groups: '__cursors/0' and the like have")
-    return name
-
-
-def _validated_namespace(name: str) -> str:
-    """Return ``name``.
-
-    Raises:
-        InvalidName: it is outside the grammar of stream names, or the system's own.
-    """
-    if is_internal(name):
-        raise InvalidName(
-            f"name: {name[:64]!r} begins with {INTERNAL_NAME_PREFIX!r}: no limits are set there"
-        )
-    return validated_stream_name(name)
-
-
-NamespaceName = Annotated[Name, AfterValidator(_validated_namespace)]
 
 
 class _Request(BaseModel):
@@ -142,6 +112,14 @@ class ListStreamsRequest(_Request):
     internal: Annotated[bool, Strict()] = Field(default=False, description="the system's own streams, too")
     offset: Count = Field(default=0, description="streams to skip, in the order of names")
     limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_DEFAULT
+
+
+class StreamPublishersRequest(_Request):
+    """Ask what a stream remembers of its publishers: its last txid, and the last message of each session."""
+
+    name: StreamNameField
+    after: str | None = Field(default=None, description="only sessions behind this one, in their order")
+    limit: Annotated[int, Strict(), Field(ge=1, le=LIST_PAGE_MAX)] = LIST_PAGE_MAX
 
 
 class LookupStreamsRequest(_Request):
@@ -313,7 +291,7 @@ class FindCoordinatorRequest(_Request):
 class ListGroupsRequest(_Request):
     """List consumer groups by name, in pages."""
 
-    shard: Annotated[str, AfterValidator(_validated_shard)] | None = Field(
+    shard: ShardName | None = Field(
         default=None, description="only those in this internal stream, such as '__cursors/3'"
     )
     prefix: str | None = Field(default=None, description="only names that begin so, e.g. a namespace 'a/'")
@@ -418,6 +396,7 @@ Request = (
     | UpdateStreamRequest
     | DeleteStreamRequest
     | StreamInfoRequest
+    | StreamPublishersRequest
     | ListStreamsRequest
     | LookupStreamsRequest
     | TruncateStreamRequest
@@ -452,6 +431,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "stream.update": UpdateStreamRequest,
     "stream.delete": DeleteStreamRequest,
     "stream.info": StreamInfoRequest,
+    "stream.publishers": StreamPublishersRequest,
     "stream.list": ListStreamsRequest,
     "stream.lookup": LookupStreamsRequest,
     "stream.truncate": TruncateStreamRequest,
@@ -483,6 +463,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
 QUESTIONS: Final[frozenset[type[Request]]] = frozenset(
     {
         StreamInfoRequest,
+        StreamPublishersRequest,
         ListStreamsRequest,
         LookupStreamsRequest,
         ClusterInfoRequest,

@@ -19,7 +19,7 @@ from metadata.api.group_responses import (
 )
 from metadata.api.move_responses import ElectLeaderResponse, MovesResponse, RemoveNodeResponse
 from metadata.api.namespace_responses import ListNamespacesResponse, NamespaceInfo
-from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
+from metadata.api.publisher_responses import ResetStreamTimeResponse, SetTxidResponse, StreamPublishers
 from metadata.api.requests import ListCursorsRequest, ListStreamsRequest
 from metadata.api.response_base import ApiResponse, fitting_page
 from metadata.api.ticket_responses import RotateKeyResponse, TicketResponse
@@ -403,6 +403,7 @@ class ErrorResponse(ApiResponse):
 
 Response = (
     StreamInfo
+    | StreamPublishers
     | PartitionedStreamInfo
     | DeleteStreamResponse
     | DeletePartitionedStreamResponse
@@ -435,6 +436,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "stream.update": UpdateStreamResponse,
     "stream.delete": DeleteStreamResponse,
     "stream.info": StreamInfo,
+    "stream.publishers": StreamPublishers,
     "stream.list": ListStreamsResponse,
     "stream.lookup": LookupStreamsResponse,
     "stream.truncate": TruncateStreamResponse,

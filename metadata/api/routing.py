@@ -32,6 +32,7 @@ from metadata.api.requests import (
     RestoreStreamRequest,
     SetTxidRequest,
     StreamInfoRequest,
+    StreamPublishersRequest,
     TruncateStreamRequest,
     UpdateClusterRequest,
     UpdateStreamRequest,
@@ -70,6 +71,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             | SetTxidRequest(name=name)
             | ResetStreamTimeRequest(name=name)
             | StreamInfoRequest(name=name)
+            | StreamPublishersRequest(name=name)
         ):
             row = catalog.stream(StreamName(name))
             # What was created a moment ago may not be in this node's catalogue yet.

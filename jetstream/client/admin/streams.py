@@ -6,7 +6,7 @@ from typing import overload
 from envelope.errors import RequestError
 from envelope.partition_errors import StreamIsPartitioned
 from jetstream.client.nodes.request_api import NatsRequests
-from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
+from metadata.api.publisher_responses import ResetStreamTimeResponse, SetTxidResponse, StreamPublishers
 from metadata.api.responses import (
     CreatePartitionedStreamResponse,
     CreateStreamResponse,
@@ -116,6 +116,24 @@ class Streams:
                 f"stream {name!r} is partitioned: look at its partitions", partitions=len(answer.partitions)
             )
         return answer
+
+    async def publishers(self, name: str) -> StreamPublishers:
+        """Return what a stream remembers of its publishers: its last txid, and all sessions.
+
+        Of a publisher that is at work it may be what was so a moment ago.
+
+        Raises:
+            UnknownStream: there is none.
+            StreamIsPartitioned: it is to be asked of one partition.
+            StreamOffline: nobody leads it.
+        """
+        pages: list[StreamPublishers] = []
+        while not pages or (pages[-1].more and pages[-1].sessions):
+            after = pages[-1].sessions[-1].session if pages else None
+            fields: dict[str, object] = {"name": name, "after": after}
+            pages.append(await self._requests.ask("stream.publishers", fields, StreamPublishers))
+        sessions = [session for page in pages for session in page.sessions]
+        return pages[0].model_copy(update={"sessions": sessions, "more": False})
 
     async def partitions(self, name: str) -> PartitionedStreamInfo:
         """Return a partitioned stream's configuration and its partitions.

@@ -15,6 +15,7 @@ class BlockingStreams(Facade[Streams]):
     update = awaited(Streams.update)
     delete = awaited(Streams.delete)
     info = awaited(Streams.info)
+    publishers = awaited(Streams.publishers)
     partitions = awaited(Streams.partitions)
     list = awaited(Streams.list)
     lookup = awaited(Streams.lookup)

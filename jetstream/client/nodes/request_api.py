@@ -40,7 +40,7 @@ _Item = TypeVar("_Item")
 
 QUESTIONS: Final = frozenset(
     {
-        *("stream.info", "stream.list", "stream.lookup", "cluster.info"),
+        *("stream.info", "stream.publishers", "stream.list", "stream.lookup", "cluster.info"),
         *("cursor.get", "cursor.list", "group.list", "group.info"),
         *TICKETS,
         *("namespace.info", "namespace.list"),

@@ -19,7 +19,7 @@ from jetstream.node.api.namespaces import answer_about_namespaces
 from jetstream.node.api.partitioned_streams import OneStream, PartitionedStreams
 from jetstream.node.api.placement import Placing
 from jetstream.node.api.restore import check_store, found_remains, going_on, restored_config
-from jetstream.node.api.stream_info import confirm_reign, stream_info, stream_summary
+from jetstream.node.api.stream_info import confirm_reign, stream_info, stream_publishers, stream_summary
 from jetstream.node.api.tickets import TicketOffice
 from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.nats.audit_trail import AuditTrail
@@ -32,7 +32,7 @@ from jetstream.node.runtime.clock import Clock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from jetstream.node.tiers.upload_round import truncate_before
-from metadata.api.repair_responses import ResetStreamTimeResponse, SetTxidResponse
+from metadata.api.publisher_responses import ResetStreamTimeResponse, SetTxidResponse
 from metadata.api.requests import (
     ClusterInfoRequest,
     CreateStreamRequest,
@@ -49,6 +49,7 @@ from metadata.api.requests import (
     SetTxidRequest,
     StreamChange,
     StreamInfoRequest,
+    StreamPublishersRequest,
     TicketRequest,
     TruncateStreamRequest,
     UpdateClusterRequest,
@@ -85,6 +86,7 @@ _Survey = (
     | LookupStreamsRequest
     | ClusterInfoRequest
     | ResetStreamTimeRequest
+    | StreamPublishersRequest
 )
 READY_SECONDS: Final = 4.5
 """How long after a creation was asked for it is answered at the latest: clients wait 5 s by default."""
@@ -208,6 +210,9 @@ class ApiOperations:
         match request:
             case ResetStreamTimeRequest(name=name):
                 return _time_reset(*await self._led(name))
+            case StreamPublishersRequest(name=name):
+                replica, leading = await self._led(name)
+                return stream_publishers(request, self._known(name), replica, leading.high_watermark)
             case StreamInfoRequest(name=name):
                 return self._info(self._known(name))
             case ListStreamsRequest():

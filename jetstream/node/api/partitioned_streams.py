@@ -26,6 +26,7 @@ from metadata.api.requests import (
     RestoreStreamRequest,
     SetTxidRequest,
     StreamInfoRequest,
+    StreamPublishersRequest,
     TruncateStreamRequest,
     UpdateStreamRequest,
 )
@@ -67,6 +68,7 @@ _StreamRequest = (
     | UpdateStreamRequest
     | DeleteStreamRequest
     | StreamInfoRequest
+    | StreamPublishersRequest
     | TruncateStreamRequest
     | SetTxidRequest
     | ResetStreamTimeRequest

@@ -1,6 +1,7 @@
 """A stream's info: its row of the catalogue and its live state on this node."""
 
 from bisect import bisect_left
+from dataclasses import asdict
 from datetime import timedelta
 
 from envelope.errors import JetstreamError, NotLeader, NotReplica, StreamLost, StreamOffline
@@ -8,10 +9,14 @@ from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.state.epochs import EpochHistory
+from jetstream.node.disk.history_file import sessions_of
 from jetstream.node.maintenance.stream_times import time_ahead_us
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.streams.directory import NodeStreams
+from metadata.api.publisher_responses import SessionInfo, StreamPublishers, TxidPlace
+from metadata.api.requests import StreamPublishersRequest
+from metadata.api.response_base import fitting_page
 from metadata.api.responses import (
     CompactionInfo,
     DedupeInfo,
@@ -110,6 +115,39 @@ def stream_summary(stream: Stream, streams: NodeStreams) -> StreamSummary:
         bytes=replica.log.reader.size if replica else None,
         partition_of=stream.config.partition_of,
         partition=stream.config.partition,
+    )
+
+
+def stream_publishers(
+    request: StreamPublishersRequest, row: Stream, replica: StreamReplica, high_watermark: Offset
+) -> StreamPublishers:
+    """Return what a stream that is led here remembers of its publishers, as far as it is committed."""
+    history = replica.context.opened.history
+    after = None if request.after is None else request.after.encode("latin-1", "replace")
+    known = sorted(sessions_of(history.sessions, high_watermark))
+    behind = [(session, last) for session, last in known if after is None or session > after]
+    sessions = fitting_page(
+        (
+            SessionInfo(
+                session=session.decode("latin-1"),
+                sequence=last.sequence,
+                offset=last.offset,
+                time=utc(last.timestamp),
+                gapless=last.is_gapless,
+            )
+            for session, last in behind
+        ),
+        request.limit,
+    )
+    txid, txid_set = history.txid, row.txid_set
+    return StreamPublishers(
+        name=row.name,
+        incarnation=row.incarnation,
+        end=high_watermark,
+        last_txid=None if txid is None else TxidPlace(**txid._asdict()),
+        txid_set=None if txid_set is None else TxidPlace(**asdict(txid_set)),
+        sessions=sessions,
+        more=len(sessions) < len(behind),
     )
 
 

@@ -15,7 +15,7 @@ from envelope.errors import (
     registry,
 )
 from envelope.types import TimestampUs
-from metadata.api.repair_responses import SetTxidResponse
+from metadata.api.publisher_responses import SetTxidResponse
 from metadata.api.requests import REQUESTS, ListStreamsRequest
 from metadata.api.responses import (
     RESPONSES,
