@@ -124,6 +124,14 @@ class OriginDiffers(RequestError, err_code="origin_differs", status=409, ack_cod
     """The target is a mirror of another stream than the source, or of an earlier life of it."""
 
 
+class UnknownBackup(RequestError, err_code="unknown_backup", status=404, ack_code=60_091):
+    """There is no such backup at that place."""
+
+
+class DirectoryInUse(RequestError, err_code="directory_in_use", status=409, ack_code=60_092):
+    """A backup is restored into an empty directory, and this one holds files; nothing was changed."""
+
+
 class SourceTruncated(RequestError, err_code="source_truncated", status=410, ack_code=60_087):
     """The source of a mirror lacks records that were to be copied next, or that the target has of it."""
 
@@ -289,6 +297,10 @@ class RemoteProtocolError(JetstreamError, err_code="protocol_error", status=400,
 
 class CorruptDataError(JetstreamError, err_code="corrupt_data", ack_code=60_016):
     """Stored bytes fail their checksum or frame; they are never served and never cut away."""
+
+
+class DamagedBackup(CorruptDataError, err_code="damaged_backup", ack_code=60_090):
+    """An object of a backup is missing, or has other bytes than were written; nothing is restored from it."""
 
 
 class StorageError(JetstreamError, err_code="storage_error", ack_code=60_017):

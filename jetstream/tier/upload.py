@@ -62,7 +62,7 @@ def upload_segment(
         first = Hashed(_file_chunks(file)).drained()
         name = SegmentName(segment.base, segment.next, leader_epoch, first.sha256)
         path = f"{directory}/{name}"
-        if not _is_there(store, path, first.sha256, first.size):
+        if not is_there(store, path, first.sha256, first.size):
             written = Hashed(_file_chunks(file))
             store.put(path, written)
             if written.sha256 != first.sha256:
@@ -80,8 +80,8 @@ def upload_segment(
     )
 
 
-def _is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
-    """Return whether an earlier attempt has stored the very object, durably.
+def is_there(store: ObjectStore, path: str, sha256: str, size: int) -> bool:
+    """Return whether an earlier attempt has stored the very object, durably; raises `TierUnavailable`.
 
     It is never written again then: a manifest may name it, even if this leader does not know that one.
     """
@@ -98,7 +98,7 @@ def upload_manifest(store: ObjectStore, directory: str, manifest: TierManifest) 
     content = encode_manifest(manifest)
     name = name_of(manifest, content)
     path = f"{directory}/{name}"
-    if not _is_there(store, path, name.sha256, len(content)):
+    if not is_there(store, path, name.sha256, len(content)):
         store.put(path, [content])
         verify(store, path, name.sha256, len(content))
     return path

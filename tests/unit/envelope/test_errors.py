@@ -87,6 +87,9 @@ GIVEN_BY_US = {
     "offsets_apart": 60085,
     "origin_differs": 60086,
     "source_truncated": 60087,
+    "damaged_backup": 60090,
+    "unknown_backup": 60091,
+    "directory_in_use": 60092,
 }
 
 
