@@ -2,13 +2,14 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypedDict, Unpack, get_args
 
 import pyarrow as pa
 
 from envelope.errors import RequestError
+from envelope.types import Offset
 from jetstream.client.admin.cursors import Cursors, place_of
 from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.admin.groups import Groups
@@ -38,10 +39,11 @@ from jetstream.client.publish.client import PublishingClient, ThroughNats
 from jetstream.client.publish.messages import refuse_unknown
 from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT
 from jetstream.client.read.boundaries import RETRY_S_DEFAULT, ByteRange, find_boundary
-from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
+from jetstream.client.read.fetch_pipeline import FetchSettings, ReaderPlace, Wanted
 from jetstream.client.read.read_progress import ReadProgressTold
 from jetstream.client.read.read_range import End, ReadRange, Start
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
+from jetstream.client.read.stored_batches import StoredPart, read_stored
 from jetstream.client.read.stream_table import StreamTable, following
 from jetstream.protocol.requests import Column
 from metadata.api.responses import CursorInfo
@@ -250,6 +252,12 @@ class JetstreamClient(PublishingClient):
         """
         wanted = ByteRange(stream, offset, max_bytes, incarnation, subject).validated()
         return await find_boundary(self._links, wanted, retry_s)
+
+    def stored_batches(
+        self, stream: str, place: ReaderPlace, end: Offset, *, retry_s: float = RETRY_S_DEFAULT
+    ) -> AsyncGenerator[StoredPart, None]:
+        """Yield the batches of ``[place, end)`` as they are stored, undecoded; see `read_stored`."""
+        return read_stored(self._links, stream, place, end, retry_s)
 
     def table(self, stream: str, **options: Unpack[ReadOptions]) -> AbstractAsyncContextManager[StreamTable]:
         """Return the stream as a table for an ``async with`` block: the last record of each key.
