@@ -76,6 +76,16 @@ def _create(disk: Disk) -> str:
     strangers = [name for name in disk.listdir("") if name not in _NOT_OURS_BUT_HARMLESS]
     if strangers:
         raise StorageError(f"the data directory has no identity but holds {strangers[0]!r}: it is not ours")
-    identity = str(uuid.uuid4())
-    write_state(disk, IDENTITY_FILE, {"identity": identity})
+    identity = new_identity()
+    put_identity(disk, identity)
     return identity
+
+
+def new_identity() -> str:
+    """Return an identity that no directory has."""
+    return str(uuid.uuid4())
+
+
+def put_identity(disk: Disk, identity: str) -> None:
+    """Make the root of ``disk`` a data directory with that identity; durable on return."""
+    write_state(disk, IDENTITY_FILE, {"identity": identity})
