@@ -15,7 +15,9 @@ from jetstream.node.node import Node
 from tests.support.backups import backed_up, node_of_backup, restored, store_at, stored
 from tests.support.compacting_nodes import CONFIG, latest, published
 from tests.support.nodes import WAIT_SECONDS, nats_and_node, node_config, run
+from tests.support.s3_server import s3_server
 from tests.support.sockets import until
+from tests.support.tiered_nodes import RECORDS, tiered, tiered_node
 
 SMALL = {"segment_bytes": 64 * 1024}
 
@@ -157,6 +159,21 @@ def test_partitions_cursors_and_groups_go_on_where_they_were(tmp_path: Path) -> 
     run(scenario())
 
 
+def test_what_lies_in_an_object_store_is_restored_to_the_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with tiered_node(tmp_path / "source") as (source, node):
+            await tiered(source, node)
+            await backed_up(source, tmp_path / "backups")
+            before = await stored(source, "orders")
+        assert len(before) == RECORDS
+        async with node_of_backup(tmp_path / "backups", tmp_path / "target") as (target, _):
+            assert await stored(target, "orders") == before
+            info = await target.streams.info("orders")
+            assert (info.config.tier, info.tier) == (False, None)
+
+    run(scenario())
+
+
 def test_what_publishers_have_done_is_remembered_where_its_records_are_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nats_and_node(tmp_path / "source") as (url, _), jetstream.connect(url) as source:
@@ -181,6 +198,23 @@ def test_what_publishers_have_done_is_remembered_where_its_records_are_gone(tmp_
                 assert again.duplicate
 
     run(scenario())
+
+
+def test_backups_lie_in_any_object_store(tmp_path: Path) -> None:
+    async def scenario(place: str) -> None:
+        async with nats_and_node(tmp_path / "source") as (url, _), jetstream.connect(url) as source:
+            await source.streams.create("orders", "orders.>", **SMALL)
+            await fill(source, range(1000))
+            await backed_up(source, place)
+            await fill(source, range(1000, 1100))
+            made = await backed_up(source, place)
+            assert made.progress.read < 1000 * 200
+            before = await stored(source, "orders")
+        async with node_of_backup(place, tmp_path / "target") as (target, _):
+            assert await stored(target, "orders") == before
+
+    with s3_server() as server:
+        run(scenario(server.uri("backups")))
 
 
 # --- several backups at one place -----------------------------------------------------------------------
@@ -350,6 +384,24 @@ def test_a_directory_that_is_not_empty_is_refused_untouched(tmp_path: Path, name
         assert [path.name for path in (tmp_path / "target").iterdir()] == [name]
         with pytest.raises(DirectoryInUse):
             await restored(tmp_path / "backups", tmp_path / "source/data")
+
+    run(scenario())
+
+
+def test_the_next_backup_is_whole_where_objects_of_the_last_one_are_missing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path / "source") as (url, _), jetstream.connect(url) as source:
+            await source.streams.create("orders", "orders.>", **SMALL)
+            await fill(source, range(1000))
+            first = await backed_up(source, tmp_path / "backups")
+            [orders] = first.manifest.streams
+            (tmp_path / "backups" / orders.objects[1].path).unlink()
+            await fill(source, range(1000, 1100))
+            made = await backed_up(source, tmp_path / "backups")
+            assert made.progress.written < made.progress.read
+            before = await stored(source, "orders")
+        async with node_of_backup(tmp_path / "backups", tmp_path / "target", made.name) as (target, _):
+            assert await stored(target, "orders") == before
 
     run(scenario())
 

@@ -16,16 +16,16 @@ from jetstream.tier.object_store import ObjectStore
 from tests.support.nodes import nats_and_node
 
 
-def store_at(directory: Path) -> BackupStore:
-    return BackupStore(ObjectStore.at(str(directory)))
+def store_at(place: Path | str) -> BackupStore:
+    return BackupStore(ObjectStore.at(str(place)))
 
 
-async def backed_up(client: JetstreamClient, directory: Path) -> BackupMade:
-    return await Backup(client, store_at(directory), "test").run()
+async def backed_up(client: JetstreamClient, place: Path | str) -> BackupMade:
+    return await Backup(client, store_at(place), "test").run()
 
 
 async def restored(
-    backups: Path, data: Path, name: str | None = None, node_id: str | None = None
+    backups: Path | str, data: Path, name: str | None = None, node_id: str | None = None
 ) -> RestoredNode:
     """Restore a backup, the newest unless one is named."""
     store = store_at(backups)
@@ -34,7 +34,7 @@ async def restored(
 
 @asynccontextmanager
 async def node_of_backup(
-    backups: Path, directory: Path, name: str | None = None
+    backups: Path | str, directory: Path, name: str | None = None
 ) -> AsyncIterator[tuple[JetstreamClient, Node]]:
     """Restore a backup into ``directory``, and run a node on it with a client."""
     await restored(backups, directory / "data", name)

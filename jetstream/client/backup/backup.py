@@ -12,7 +12,7 @@ what differs is written.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -93,19 +93,12 @@ class Backup:
         progress: changes while it runs.
     """
 
-    def __init__(
-        self,
-        client: JetstreamClient,
-        store: BackupStore,
-        version: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, client: JetstreamClient, store: BackupStore, version: str) -> None:
         """Nothing is asked before `run`; ``version`` of Jetstream is put on record."""
         self.progress = BackupProgress()
         self._client = client
         self._store = store
         self._version = version
-        self._clock = clock
 
     async def run(self) -> BackupMade:
         """Make the backup; it exists, durably, when this returns.
@@ -117,14 +110,15 @@ class Backup:
             JetstreamError: a stream has no leader, is damaged at every replica, or may not be read.
         """
         last, damaged = await asyncio.to_thread(self._store.newest_readable)
-        created_at = TimestampUs(int(self._clock() * 1_000_000))
+        known = frozenset() if last is None else await asyncio.to_thread(self._store.present, last)
+        created_at = TimestampUs(time.time_ns() // 1000)
         if last is not None:
             created_at = max(created_at, TimestampUs(last.created_at + 1))
         cluster = await patiently(self._client.requests.cluster_info)
         namespaces = await patiently(lambda: self._client.namespaces.list(limited=True))
         infos = await self._infos()
         self.progress = replace(self.progress, total=len(infos))
-        streams = await self._copied(infos, last)
+        streams = await self._copied(infos, last, known)
         there = tuple(complete_sets(streams, [info.config for info in infos]))
         manifest = BackupManifest(
             created_at=created_at,
@@ -173,13 +167,17 @@ class Backup:
             before = names
         raise UnavailableError("streams are created and deleted all the time: none can be sure of the list")
 
-    async def _copied(self, infos: Sequence[StreamInfo], last: BackupManifest | None) -> list[BackedUpStream]:
+    async def _copied(
+        self, infos: Sequence[StreamInfo], last: BackupManifest | None, known: Collection[str]
+    ) -> list[BackedUpStream]:
         with ThreadPoolExecutor(_WRITERS, "jetstream-backup") as threads:
-            objects = ObjectWriter(self._store, threads, last, self._has_written)
+            objects = ObjectWriter(self._store, threads, known, self._has_written)
             copies: list[StreamCopy] = []
             try:
                 for info in infos:
                     before = None if last is None else last.stream(info.config.name, info.incarnation)
+                    if before is not None and not all(each.sha256 in known for each in before.objects):
+                        before = None  # somebody has removed objects of it
                     copy = StreamCopy(self._client, objects, info, before)
                     await copy.run(self._has_read)
                     copies.append(copy)
@@ -218,13 +216,13 @@ class ObjectWriter:
         self,
         store: BackupStore,
         threads: ThreadPoolExecutor,
-        last: BackupManifest | None,
+        known: Collection[str],
         written: Callable[[int], None],
     ) -> None:
-        """``last``: the objects of that backup are there, durably."""
+        """``known``: the hashes of objects that are there, durably."""
         self._store = store
         self._threads = threads
-        self._known = frozenset() if last is None else frozenset(last.objects)
+        self._known = known
         self._written = written
         self._pending: deque[asyncio.Future[BackupObject]] = deque()
 
@@ -275,17 +273,17 @@ class StreamCopy:
     async def run(self, has_read: Callable[[int], None]) -> None:
         """Read what is to be copied; it may still be on its way to the store when this returns."""
         before = self._before
-        for attempt in range(_ATTEMPTS_MAX):
+        for attempts_left in reversed(range(_ATTEMPTS_MAX)):
             try:
                 await self._read(before, has_read)
             except (UnknownStream, StreamRecreated):
                 self._range = None
                 return
-            except DivergedHistory:  # an unclean election has chosen other records than those of the backup
-                before = None
-            except OffsetOutOfRange:  # retention was faster, or the log has become shorter than the backup
-                if attempt + 1 == _ATTEMPTS_MAX:
+            except (DivergedHistory, OffsetOutOfRange) as error:
+                # An unclean election has chosen other records, or retention was faster.
+                if not attempts_left:
                     raise
+                before = None if isinstance(error, DivergedHistory) else before
             else:
                 return
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from envelope.errors import DamagedBackup
 from envelope.types import LeaderEpoch, LogIndex, Offset
 from jetstream.tier.backups.manifest import BackedUpStream, BackupManifest
 from metadata.catalog.catalog import Catalog
@@ -30,6 +31,9 @@ def restored_catalog(manifest: BackupManifest, node: RegisteredNode) -> Catalog:
     """Return the catalogue with which ``node`` begins alone.
 
     Tickets that were given out are good no more: their keys are not in a backup.
+
+    Raises:
+        DamagedBackup: its streams or limits contradict each other.
     """
     streams = {stream.name: _row(stream, node) for stream in manifest.streams}
     limits = {each.name: Namespace(each.name, each.limits) for each in manifest.namespaces}
@@ -41,6 +45,11 @@ def restored_catalog(manifest: BackupManifest, node: RegisteredNode) -> Catalog:
         partitions=partitions_of(streams.values()),
         namespaces=NamespaceTable(limits, uses_of(streams.values())),
     )
+    problems = tables.problems()
+    if problems or len(streams) != len(manifest.streams):
+        raise DamagedBackup(
+            f"the backup contradicts itself: {'; '.join(problems[:3]) or 'a stream is there twice'}"
+        )
     return Catalog(tables, FIRST_INDEX)
 
 

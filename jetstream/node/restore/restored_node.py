@@ -28,6 +28,7 @@ from jetstream.node.restore.restored_log import (
 from jetstream.node.runtime.version import VERSION
 from jetstream.tier.backups.backup_store import BackupStore
 from jetstream.tier.backups.manifest import BackupManifest
+from metadata.catalog.catalog import Catalog
 from metadata.catalog.snapshot import encode
 from metadata.catalog.tables import RegisteredNode
 from metadata.node.storage.file_storage import FileStorage
@@ -91,11 +92,12 @@ def restore_node(
             raise DirectoryInUse(f"{directory} is in use: {error.description}") from error
         with closing(lock):
             _check_empty(disk, directory)
-            _begin(disk)
             identity = new_identity()
             owner = NodeId(node_id or f"node-{identity[:8]}")
+            catalog = restored_catalog(manifest, _registered(owner, identity))
+            _begin(disk)
             size = _write_streams(disk, store, manifest, progressed)
-            _write_metadata(disk, manifest, owner, identity)
+            _write_metadata(disk, catalog)
             put_identity(disk, identity)  # from now on it is a node's
             disk.unlink(MARKER_FILE)
             disk.sync_dir("")
@@ -146,9 +148,9 @@ def _write_streams(
     return size
 
 
-def _write_metadata(disk: Disk, manifest: BackupManifest, node_id: NodeId, identity: str) -> None:
+def _registered(node_id: NodeId, identity: str) -> RegisteredNode:
     host, port = _NOWHERE
-    node = RegisteredNode(
+    return RegisteredNode(
         node_id=node_id,
         node_epoch=NodeEpoch(1),
         directory=identity,
@@ -157,7 +159,10 @@ def _write_metadata(disk: Disk, manifest: BackupManifest, node_id: NodeId, ident
         http_port=None,
         version=VERSION,
     )
+
+
+def _write_metadata(disk: Disk, catalog: Catalog) -> None:
     storage = FileStorage.open(disk, METADATA_DIRECTORY)
     with closing(storage):
         storage.append((), HardState(_TERM, None))
-        storage.compact(Snapshot(FIRST_INDEX, _TERM, encode(restored_catalog(manifest, node))))
+        storage.compact(Snapshot(FIRST_INDEX, _TERM, encode(catalog)))

@@ -33,12 +33,16 @@ class BackupStore:
         """
         return sorted(path for path in self._store.sizes(MANIFESTS) if is_manifest(path))
 
-    def sizes(self) -> dict[str, int]:
-        """Return the objects that are there, by hash, with their sizes in bytes; raises `TierUnavailable`."""
-        found = self._store.sizes(OBJECTS)
-        return {
-            path.removeprefix(f"{OBJECTS}/").removesuffix(".arrows"): size for path, size in found.items()
-        }
+    def present(self, manifest: BackupManifest) -> frozenset[str]:
+        """Return the hashes of those objects of a backup that are there with their size; none is read.
+
+        Raises:
+            TierUnavailable: the store refused.
+        """
+        sizes = self._store.sizes(OBJECTS)
+        return frozenset(
+            sha256 for sha256, each in manifest.objects.items() if sizes.get(each.path) == each.size
+        )
 
     def manifest(self, name: str | None = None) -> BackupManifest:
         """Return the manifest of a backup, of the newest unless one is named.
@@ -120,7 +124,7 @@ class BackupStore:
             DamagedBackup: one is missing.
             TierUnavailable: the store refused.
         """
-        sizes = self.sizes()
-        for wanted in manifest.objects.values():
-            if sizes.get(wanted.sha256) != wanted.size:
-                raise DamagedBackup(f"{wanted.path} of the backup is missing, or has another size")
+        missing = sorted(manifest.objects.keys() - self.present(manifest))
+        if missing:
+            path = object_path(missing[0])
+            raise DamagedBackup(f"{path} of the backup, of {len(missing)}, is missing or has another size")

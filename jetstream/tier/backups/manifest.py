@@ -25,6 +25,7 @@ from jetstream.log.state.epochs import EpochHistory, EpochStart
 from metadata.api.publisher_responses import StreamPublishers
 from metadata.api.responses import utc
 from metadata.catalog.commands import canonical_json
+from metadata.catalog.directories import is_incarnation
 from metadata.namespaces import NamespaceLimits
 from metadata.stream_config import StreamConfig
 
@@ -119,6 +120,8 @@ class BackedUpStream:
 
     def problem(self) -> str | None:
         """Return its contradiction, None if there is none."""
+        if not is_incarnation(self.incarnation):
+            return f"{self.name}: {self.incarnation!r} is no incarnation"
         for before, after in pairwise(self.objects):
             if before.next != after.base or not after.base < after.next:
                 return f"B1: {self.name}: [{after.base}, {after.next}) behind [{before.base}, {before.next})"

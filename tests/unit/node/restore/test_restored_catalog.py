@@ -1,5 +1,8 @@
 from dataclasses import replace
 
+import pytest
+
+from envelope.errors import DamagedBackup
 from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset
 from jetstream.node.restore.restored_catalog import EPOCHS_SKIPPED, restored_catalog, restored_config
 from jetstream.tier.backups.manifest import BackedUpStream
@@ -48,6 +51,13 @@ def test_epochs_begin_far_above_all_that_the_old_cluster_may_have_come_to() -> N
     assert orders.leader_epoch == 9 + EPOCHS_SKIPPED
     [orders] = restored(replace(later, leader_epoch=LeaderEpoch(12))).streams()
     assert orders.leader_epoch == 12 + EPOCHS_SKIPPED
+
+
+def test_streams_that_contradict_each_other_are_a_damaged_backup() -> None:
+    twin = replace(WHOLE, config=WHOLE.config.model_copy(update={"name": "twin"}))
+    for streams in ((WHOLE, WHOLE), (WHOLE, twin)):
+        with pytest.raises(DamagedBackup):
+            restored_catalog(backup_manifest(*streams), NODE)
 
 
 def test_the_node_leads_all_once_it_has_registered() -> None:

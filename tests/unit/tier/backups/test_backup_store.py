@@ -21,7 +21,7 @@ def test_an_object_is_stored_once_under_its_hash() -> None:
     assert store.put_object([CONTENT[:6], CONTENT[6:]], ()) == (SHA256, True)
     assert store.put_object([CONTENT], ()) == (SHA256, False)
     assert b"".join(bytes(chunk) for chunk in store.chunks(OBJECT)) == CONTENT
-    assert store.sizes() == {SHA256: len(CONTENT)}
+    assert store.present(MANIFEST) == {SHA256}
 
 
 def test_one_that_is_known_is_not_looked_at() -> None:
@@ -68,6 +68,7 @@ def test_an_object_that_is_damaged_or_missing_is_told(found: bytes | None) -> No
     if found is None or len(found) != len(CONTENT):
         with pytest.raises(DamagedBackup):
             store.check(MANIFEST)
+        assert store.present(MANIFEST) == frozenset()
 
 
 def test_what_is_wrong_on_the_way_is_told_as_well() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envelope.errors import DamagedBackup
-from envelope.types import Offset, TimestampUs
+from envelope.types import Incarnation, Offset, TimestampUs
 from jetstream.tier.backups.manifest import BackedUpStream, decode_backup, encode_backup, is_manifest
 from tests.support.backup_manifests import CREATED, WHOLE, backed_up_stream, backup_manifest, backup_object
 from tests.support.logs import flipped
@@ -50,6 +50,7 @@ def test_a_part_is_no_manifest(length: int) -> None:
         backed_up_stream(start=-1, end=-1),
         backed_up_stream(backup_object(0, 10), backup_object(10, 20, epoch=2), end=20),
         backed_up_stream(replace(backup_object(0, 10), epochs=()), end=10),
+        replace(backed_up_stream(), incarnation=Incarnation("../life")),
     ],
 )
 def test_a_stream_with_holes_has_a_problem(wrong: BackedUpStream) -> None:
