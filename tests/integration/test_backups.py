@@ -1,7 +1,8 @@
 """Backups of a real node that runs, and the node that begins on what is restored from them."""
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,11 +11,16 @@ import pytest
 
 import jetstream
 from envelope.errors import DamagedBackup, DirectoryInUse, StorageError, TxidDecreasing, UnknownBackup
+from envelope.types import Buffer
+from jetstream.client.backup.backup import Backup
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
+from jetstream.tier.backups.backup_store import BackupStore
+from jetstream.tier.object_store import ObjectStore
 from tests.support.backups import backed_up, node_of_backup, restored, store_at, stored
 from tests.support.compacting_nodes import CONFIG, latest, published
 from tests.support.nodes import WAIT_SECONDS, nats_and_node, node_config, run
+from tests.support.pauses import pause
 from tests.support.s3_server import s3_server
 from tests.support.sockets import until
 from tests.support.tiered_nodes import RECORDS, tiered, tiered_node
@@ -41,6 +47,12 @@ def segments(data: Path, stream: str) -> dict[str, bytes]:
     """The sealed segments of a stream by name; the last one may have no end marker."""
     [directory] = (data / "streams").glob(f"{stream}@*")
     return {path.name: path.read_bytes() for path in sorted(directory.glob("*.arrows"))[:-1]}
+
+
+async def until_cursor(client: JetstreamClient) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (await client.cursors.get("me", "orders")).offset is None:
+            await pause()
 
 
 # --- what is restored -----------------------------------------------------------------------------------
@@ -217,6 +229,48 @@ def test_backups_lie_in_any_object_store(tmp_path: Path) -> None:
         run(scenario(server.uri("backups")))
 
 
+class HeldPlace(BackupStore):
+    """A place that takes the first objects of a backup only when a test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(ObjectStore.at(str(directory)))
+        self.is_reached = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def put_object(self, chunks: Sequence[Buffer], known: Collection[str]) -> tuple[str, bool]:
+        self.is_reached.set()
+        assert self.may_go_on.wait(WAIT_SECONDS)
+        return super().put_object(chunks, known)
+
+
+def test_streams_that_go_or_come_meanwhile_are_no_part_of_a_backup(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path / "source") as (url, _), jetstream.connect(url) as source:
+            await source.streams.create("a", "a.>", **SMALL)
+            await source.streams.create("deleted", "deleted.>")
+            await source.streams.create("parted", "parted.>", partitions=2, partition_by="key")
+            await source.streams.create("remade", "remade.>")
+            await fill(source, range(5000), "a")
+            await source.publish("remade.x", b"old")
+            place = HeldPlace(tmp_path / "backups")
+            async with asyncio.TaskGroup() as tasks:
+                backup = tasks.create_task(Backup(source, place, "test").run())
+                assert await asyncio.to_thread(place.is_reached.wait, WAIT_SECONDS)
+                for name in ("deleted", "parted", "remade"):
+                    await source.streams.delete(name)
+                for name in ("remade", "new"):
+                    await source.streams.create(name, f"{name}.>")
+                await source.publish("remade.x", b"new")
+                place.may_go_on.set()
+            made = backup.result()
+            assert [stream.name for stream in made.manifest.streams] == ["a"]
+            assert made.left_out == ("deleted", "parted/0", "parted/1", "remade")
+        async with node_of_backup(tmp_path / "backups", tmp_path / "target") as (target, _):
+            assert await target.stream_names() == ["a"]
+
+    run(scenario())
+
+
 # --- several backups at one place -----------------------------------------------------------------------
 
 
@@ -237,18 +291,24 @@ def test_the_next_backup_has_only_what_is_new_while_publishing_goes_on(tmp_path:
                 while not ended.is_set():
                     await fill(source, range(number, number + 50))
                     number += 50
+                    await source.cursors.commit("me", "orders", number)
 
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(publishing())
+                await until_cursor(source)
                 made = [await backed_up(source, tmp_path / "backups") for _ in range(5)]
                 ended.set()
             assert all(each.progress.read < first.progress.read for each in made)
             before = await stored(source, "orders")
         for number, each in enumerate((first, same, *made)):
-            [orders] = each.manifest.streams
+            orders = each.manifest.streams[-1]
             directory = tmp_path / f"target-{number}"
             async with node_of_backup(tmp_path / "backups", directory, each.name) as (target, _):
                 assert await stored(target, "orders") == before[: orders.end]
+                # As far as it was committed, and never ahead of what there is.
+                offset = (await target.cursors.get("me", "orders")).offset
+                assert (offset or 0) <= orders.end
+                assert (offset is None) == (number < 2)
 
     run(scenario())
 
