@@ -101,6 +101,21 @@ class ObjectStore:
             if self._settle is not None:
                 self._settle(self._root, path)
 
+    def drop_cache(self, path: str) -> None:
+        """Ask that this machine's cached pages of an object be forgotten, if the store is a local folder.
+
+        Raises:
+            TierUnavailable: there is none, or the folder refused.
+        """
+        if self._settle is None:
+            return
+        with self._doing(f"looking at {path}"):
+            descriptor = os.open(self._at(path), os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
     def chunks(self, path: str) -> Iterator[Buffer]:
         """Yield the bytes of an object, each chunk valid until the next one.
 

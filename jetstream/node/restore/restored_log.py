@@ -85,6 +85,7 @@ def write_segment(disk: Disk, directory: str, segment: RestoredSegment, store: B
         for chunk in _content(segment, store):
             position += file.write((chunk,), FilePosition(position))
         file.sync()
+        file.drop_cache(0)  # there may be more than memory holds, and to make room costs as much as to write
     finally:
         file.close()
     return position

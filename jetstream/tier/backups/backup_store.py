@@ -91,6 +91,7 @@ class BackupStore:
         if hashed.sha256 in known or is_there(self._store, path, hashed.sha256, hashed.size):
             return hashed.sha256, False
         self._store.put(path, chunks)
+        self._store.drop_cache(path)  # nodes of this machine have a better use for the memory
         return hashed.sha256, True
 
     def put_manifest(self, manifest: BackupManifest) -> str:
@@ -116,6 +117,7 @@ class BackupStore:
         yield from hashed
         if hashed.sha256 != wanted.sha256:
             raise DamagedBackup(f"{wanted.path} of the backup has other bytes than were written")
+        self._store.drop_cache(wanted.path)
 
     def check(self, manifest: BackupManifest) -> None:
         """Raise unless every object of a backup is there, with its size; their bytes are not read.
