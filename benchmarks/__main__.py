@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from benchmarks import (
+    backup,
     budget,
     catch_up,
     client,
@@ -84,6 +85,7 @@ BENCHMARKS: Final[dict[str, Callable[[Settings], Report]]] = {
     "spark_sink": spark_sink.run,
     "spark_memory": spark_memory.run,
     "tiers": tiers.run,
+    "backup": backup.run,
 }
 SECONDS_DEFAULT: Final = 10.0
 RUNS_DEFAULT: Final = 3
