@@ -27,6 +27,8 @@ COMMANDS: Final[Mapping[str, Place | typer.Typer]] = {
     "pub": "publish:pub",
     "read": "read:read",
     "mirror": "mirror.command:mirror",
+    "backup": "backup.command:backup",
+    "restore": "backup.command:restore",
     "inspect": "inspect_files:inspect",
     "demo": "demo.command:demo",
     "cluster": _group(

@@ -17,6 +17,7 @@ from envelope.errors import (
     RequestError,
     StreamOffline,
     UnavailableError,
+    UnknownBackup,
     UnknownNode,
     UnknownStream,
 )
@@ -33,7 +34,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line itself is wrong."""
     NOT_FOUND = 3
-    """No such stream, group, file or directory."""
+    """No such stream, group, backup, file or directory."""
     REFUSED = 4
     """Understood and refused, definitely not done: a wrong value, a conflict, missing rights, no room."""
     UNREACHABLE = 5
@@ -48,7 +49,8 @@ EXPECTED_ERRORS: Final = (JetstreamError, nats.errors.Error, OSError)
 """What is reported in one line; anything else is a bug of ours and keeps its traceback."""
 
 _CODES: Final[tuple[tuple[ExitCode, tuple[type[Exception], ...]], ...]] = (
-    (ExitCode.NOT_FOUND, (UnknownStream, UnknownGroup, UnknownNode, FileNotFoundError, NotADirectoryError)),
+    (ExitCode.NOT_FOUND, (UnknownStream, UnknownGroup, UnknownNode, UnknownBackup)),
+    (ExitCode.NOT_FOUND, (FileNotFoundError, NotADirectoryError)),
     (ExitCode.DATA_DAMAGE, (CorruptDataError,)),
     # These four refusals of the moment are definite: nothing was done.
     (ExitCode.REFUSED, (RequestError, Fenced, Overloaded, DiskFull, StreamOffline, CreationsTooFast)),

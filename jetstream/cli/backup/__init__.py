@@ -1,0 +1,1 @@
+"""The commands that back a cluster up and restore it."""
