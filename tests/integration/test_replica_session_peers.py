@@ -319,7 +319,7 @@ def test_a_wrong_token_is_silence_on_both_sides(loop: str, caplog: pytest.LogCap
             await b.story.until_told("silent", of=A)
             assert not a.sessions.fetch(B, NAME, LIFE, fetch_from(1))
             refusals = [text for text in caplog.messages if "refuses us: the token is not right" in text]
-            assert len(refusals) == 4  # each of the two, for each purpose, once
+            assert len(refusals) == 2  # each of the two, for each purpose, once
         finally:
             await a.stop()
             await b.stop()

@@ -7,6 +7,7 @@ from envelope.types import LeaderEpoch, LogIndex, Offset
 from jetstream.tier.backups.manifest import BackedUpStream, BackupManifest
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import (
+    ClusterRow,
     InSyncReplica,
     RegisteredNode,
     Stream,
@@ -15,7 +16,7 @@ from metadata.catalog.tables import (
     partitions_of,
     uses_of,
 )
-from metadata.limits import REPLICAS_DEFAULT
+from metadata.features import LATEST_LEVEL
 from metadata.namespaces import Namespace, NamespaceTable
 from metadata.stream_config import StreamConfig
 
@@ -40,7 +41,7 @@ def restored_catalog(manifest: BackupManifest, node: RegisteredNode) -> Catalog:
     tables = Tables(
         nodes={node.node_id: node},
         streams=streams,
-        default_replicas=REPLICAS_DEFAULT,
+        cluster=ClusterRow(feature_level=LATEST_LEVEL),
         incarnations={stream.incarnation for stream in streams.values()},
         partitions=partitions_of(streams.values()),
         namespaces=NamespaceTable(limits, uses_of(streams.values())),

@@ -16,7 +16,7 @@ from envelope.types import NodeEpoch, NodeId, Term
 from jetstream.log.disk.identity import IDENTITY_FILE, LOCK_FILE, new_identity, put_identity
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.port import Disk, make_directories
-from jetstream.node.cluster.discovery import METADATA_DIRECTORY
+from jetstream.node.cluster.metadata_part import METADATA_DIRECTORY
 from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, stream_path
 from jetstream.node.restore.restored_catalog import FIRST_INDEX, restored_catalog
 from jetstream.node.restore.restored_log import (

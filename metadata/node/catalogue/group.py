@@ -235,12 +235,9 @@ class MetadataQuorum:
         try:
             await self.member.run(listening)
         except ExceptionGroup as failures:
-            error: Exception = failures
-            while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
-            if error is failures:
+            if len(failures.exceptions) > 1:
                 raise
-            raise error from None
+            raise failures.exceptions[0] from None
 
     async def stop(self) -> None:
         """Close the storage, everything that was handed to the disk being written; harmless if it is closed.

@@ -130,10 +130,13 @@ class ChangingMember:
                 self._member = self._made(due, storage)
 
     async def _run_until_due(self) -> AsVoter | AsObserver:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(self._member.run())
-            due = await self._due
-            running.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._member.run())
+                due = await self._due
+                running.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         return due
 
     def forward(self, payloads: tuple[bytes, ...]) -> None:

@@ -8,7 +8,8 @@ from jetstream.node.restore.restored_catalog import EPOCHS_SKIPPED, restored_cat
 from jetstream.tier.backups.manifest import BackedUpStream
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.snapshot import decode, encode
-from metadata.catalog.tables import RegisteredNode, TxidSet
+from metadata.catalog.tables import ClusterRow, RegisteredNode, TxidSet
+from metadata.features import LATEST_LEVEL
 from tests.support.backup_manifests import WHOLE, backed_up_stream, backup_manifest, backup_object
 from tests.support.catalogs import apply, register
 
@@ -35,7 +36,7 @@ def test_one_node_has_every_stream_alone() -> None:
     assert (orders.incarnation, orders.created) == (WHOLE.incarnation, WHOLE.created)
     assert orders.txid_set == TxidSet(LeaderEpoch(2), Offset(10), 5)
     assert (orders.tier, orders.begun, orders.leader) == (None, True, None)
-    assert (catalog.default_replicas, catalog.ticket_keys) == (1, ())
+    assert (catalog.cluster, catalog.ticket_keys) == (ClusterRow(feature_level=LATEST_LEVEL), ())
     assert catalog.namespaces.limits_of("shop").streams == 5
 
 
