@@ -18,12 +18,15 @@ from envelope.types import (
 from metadata.catalog.commands import ChangeLeader, Command, encode_command
 from metadata.catalog.events import LeaderChanged
 from metadata.catalog.tables import InSyncReplica, Stream
+from metadata.raft.configuration import Configuration, QuorumState
+from metadata.raft.events import ChangeMembers
 from metadata.raft.messages.node_messages import NodeUnheardReport
 from metadata.raft.proposals import PROPOSAL_ID_BYTES, ProposalId, encode_proposal
 from metadata.raft.state import Entry, Snapshot
 from metadata.stream_config import StreamConfig
 from tests.simulation.cluster.catalog_machine import CatalogMachine
 from tests.simulation.cluster.checkers.controller_drivers import Reigns
+from tests.simulation.cluster.checkers.voters import Voters
 from tests.simulation.cluster.node import ClusterNode
 from tests.simulation.cluster.swarm import draw
 from tests.simulation.cluster.world import World
@@ -170,6 +173,17 @@ def _replaced_with_a_valid_lease() -> None:
     _elect(*_world(leader_asked_ago=LEASE // 2))
 
 
+def _choose(voters: str, chosen: str, learners: str = "", wanted: int | None = None, heard: str = "") -> None:
+    """The controller at a, which has heard some of these members, lets these be voters."""
+    world, _ = _world(leader_asked_ago=0)
+    leader = world.swarm.nodes[0]
+    for name in heard:
+        world.raft.checks.heard[leader, NodeId(name)] = world.timeline.now
+    names = Configuration(tuple(map(NodeId, voters)), learners=tuple(map(NodeId, learners)))
+    quorum = QuorumState(A, names, is_changing=False, is_first=False, heard_at={})
+    Voters(world).chosen(leader, quorum, ChangeMembers(tuple(map(NodeId, chosen))), wanted)
+
+
 _BROKEN: list[tuple[Callable[[], None], str]] = [
     (lambda: _reigns((A, 2), (B, 2)), "epoch 2 of orders is given to a and to b"),
     (lambda: _reigns((A, 3), (B, 2)), "orders goes back from epoch 3 to 2"),
@@ -185,6 +199,12 @@ _BROKEN: list[tuple[Callable[[], None], str]] = [
     (_skipped, "^poll-skip"),
     (_sent_after_an_ack_and_stored_before, "^nonmonotonic-send"),
     (_replaced_with_a_valid_lease, "is replaced as dead"),
+    (lambda: _choose("abc", "abd"), "a voter that was no learner"),
+    (lambda: _choose("abc", "bcd", learners="d"), "without the leader"),
+    (lambda: _choose("abc", "ab", wanted=1), "an even number"),
+    (lambda: _choose("abc", "a"), "fewer voters, though None are wanted"),
+    (lambda: _choose("abcde", "a", wanted=3), "fewer voters, though 3 are wanted"),
+    (lambda: _choose("abc", "abd", learners="d", heard="c"), "c is given up as dead, and was heard"),
 ]
 
 
@@ -201,6 +221,14 @@ def test_what_clients_may_see_is_no_violation() -> None:
     history.failed("lost")
     history.check(drained=True)
     _reigns((A, 1), (A, 1), (B, 2))
+
+
+def test_voters_that_a_controller_may_choose_are_no_violation() -> None:
+    _choose("abc", "abc")
+    _choose("abc", "abd", learners="d", heard="b")
+    _choose("abc", "abcde", learners="de", wanted=5, heard="bc")
+    _choose("abcde", "abc", wanted=3, heard="bcde")
+    _choose("abcd", "abc", heard="bcd")
 
 
 def test_a_leader_without_a_lease_or_that_others_do_not_hear_may_be_replaced() -> None:

@@ -20,7 +20,8 @@ _FLOODED = 72006727
 
 _STRUCK = ("kill", "stop", "pause", "resume", "wipe", "sync_failed", "crash_after_write", "strike_reassign")
 _ALONE = ("cut_all", "cut_raft_alone", "cut_saying_alone", "cut_replication_alone")
-_METADATA = ("elected", "steward", "compacted", "restored", "truncated", "command_refused")
+_METADATA = ("elected", "steward", "compacted", "restored", "truncated", "command_refused", "changed")
+_VOTERS = ("voters_chosen", "more_voters", "fewer_voters")
 _REPLICAS = ("reign", "diverging", "start_over", "fetch_other_leader_epoch", "fetch_no_lease", "removed")
 _CLIENTS = ("acked", "read", "retried", "duplicate", "given_up", "refused", "history")
 
@@ -35,7 +36,8 @@ def test_a_few_new_seeds_of_clusters_keep_every_law_and_converge() -> None:
 def test_new_seeds_of_clusters_keep_every_law_and_converge_and_go_through_every_fault() -> None:
     outcomes = run_all("cluster", run, range(_FIRST, _FIRST + _SEEDS))
     counts = counted(outcomes)
-    wanted = (*(f"strike_{kind}" for kind in FAULTS), *_STRUCK, *_ALONE, *_METADATA, *_REPLICAS, *_CLIENTS)
+    named = (*_STRUCK, *_ALONE, *_METADATA, *_VOTERS, *_REPLICAS, *_CLIENTS)
+    wanted = (*(f"strike_{kind}" for kind in FAULTS), *named)
     assert not [kind for kind in wanted if counts[kind] < 5], counts
     empty = [outcome.seed for outcome in outcomes if outcome.committed == 0]
     assert len(empty) <= counts["stream_lost"], f"nothing was committed and no disk was lost: {empty}"

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from tests.simulation.cluster.checkers.voters import Voters
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.node import ClusterNode
-from tests.simulation.cluster.operator import Operator
+from tests.simulation.cluster.operator import Operator, VoterNumbers
 from tests.simulation.cluster.swarm import draw, with_lost_logs
 from tests.simulation.cluster.world import World
 from tests.simulation.outcome import Case, Outcome, Patience, run_case
@@ -18,6 +19,8 @@ from tests.simulation.trace import Trace
 
 SAFETY_STEPS_MAX: Final = 3_000
 """Events given to machines before healing."""
+_CHOSEN_VOTERS: Final = 0.5
+"""Share of the clusters in which controllers choose the voters; in each other one chance does."""
 _PATIENCE: Final = Patience(100 * LEASE, steps_max=100_000, look_every=LEASE // 10)
 
 
@@ -30,9 +33,14 @@ class _Run(Case):
             trace.line(0, "----", f"seed {seed}: {world.swarm}")
         for name in world.swarm.nodes:
             world.nodes[name] = ClusterNode(world, name, self.died)
-        MemberChanges(world.raft, world.voters, Random(f"members of {seed}"), keep_all=True)
+        operator, members = Operator(world), Random(f"members of {seed}")
+        if Random(f"chosen {seed}").random() < _CHOSEN_VOTERS:
+            world.chosen_voters = Voters(world)
+            VoterNumbers(world, operator, members)
+        else:
+            MemberChanges(world.raft, world.voters, members, keep_all=True)
         self._clients = Clients(world.replicas, world.nodes)
-        self.faults = self._faults = Faults(world, Operator(world), self._clients.publisher_names)
+        self.faults = self._faults = Faults(world, operator, self._clients.publisher_names)
 
     @property
     def steps(self) -> int:
@@ -59,6 +67,7 @@ class _Run(Case):
         return (
             world.replicas.checks.catalog.count_streams() == len(world.swarm.replica.streams)
             and is_one_group(world.voters.values(), left_dead)
+            and (world.chosen_voters is None or world.chosen_voters.are_as_wanted(left_dead))
             and self._clients.ending.is_settled(left_dead)
         )
 

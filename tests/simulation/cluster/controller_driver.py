@@ -25,6 +25,7 @@ from metadata.controller.controller_term import (
 from metadata.controller.events import ChangeVoters, RowsChanged, Tick
 from metadata.raft.messages.node_messages import NodeMessage
 from tests.simulation.cluster.proposals import Proposals
+from tests.simulation.cluster.voter_choice import VoterChoice
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
@@ -39,8 +40,9 @@ class ControllerDriver:
     ) -> None:
         self._world, self._life, self._proposals, self._tell = world, life, proposals, tell
         self._voter = world.voters[life.name]
-        catalog = world.machines[life.name].catalog
-        self._controller_term = ControllerTerm(catalog, life.name, world.swarm.controller)
+        self._catalog = world.machines[life.name].catalog
+        self._controller_term = ControllerTerm(self._catalog, life.name, world.swarm.controller)
+        self._choice = VoterChoice(world, life.name)
         self._actions: list[tuple[Action, str | None]] = []
         """What is to be done, and what is wrong with it if anything comes of it."""
 
@@ -65,9 +67,20 @@ class ControllerDriver:
             self._world.stewards.told(message)
             self._do(self._controller_term.handle(NodeReported(message), self._life.now()))
 
-    def heard(self, event: RowsChanged | Replaced | Tick) -> None:
-        """The catalogue has changed, or time has passed."""
+    def heard(self, event: RowsChanged | Replaced) -> None:
+        """The catalogue has changed."""
         self._do(self._controller_term.handle(event, self._life.now()))
+
+    def tick(self) -> None:
+        """Time has passed; where the controller chooses the voters, it is shown those that there are."""
+        judge = self._world.chosen_voters
+        quorum = None if judge is None else self._choice.quorum()
+        actions = self._controller_term.handle(Tick(quorum), self._life.now())
+        for action in actions:
+            if isinstance(action, ChangeVoters) and judge is not None and quorum is not None:
+                wanted = self._catalog.cluster.voters_wanted
+                judge.chosen(self._life.name, quorum, action.change, wanted)
+        self._do(actions)
 
     def _do(self, actions: Iterable[Action]) -> None:
         """Perform, once the voter has done what it is doing."""
@@ -87,8 +100,8 @@ class ControllerDriver:
                     self._ask(number)
                 case SendToNode(message):
                     self._tell(message)
-                case ChangeVoters():
-                    raise AssertionError(f"{action} of a group whose members nobody has named")
+                case ChangeVoters(change):
+                    self._choice.change(change)
                 case Decide(command):
                     proposal_id, payload = self._proposals.name(command)
                     self._world.stewards.proposes(proposal_id, wrong)

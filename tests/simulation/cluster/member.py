@@ -5,6 +5,7 @@ Does what `metadata/node` does on an event loop: what the machines decide, in or
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from metadata.catalog.commands import BeginStream, ChangeIsr, Command, ConfirmRe
 from metadata.catalog.events import CommandRefused, Events, NodeRegistered, RemovalConfirmed
 from metadata.catalog.tables import Stream
 from metadata.controller.controller_term import Replaced
-from metadata.controller.events import RowsChanged, Tick
+from metadata.controller.events import RowsChanged
 from metadata.controller.liveness_reporter import LivenessReporter
 from metadata.raft.messages.node_messages import LeaseGranted, LeaseRefused, NodeMessage
 from metadata.raft.messages.wire import Forwarded
@@ -64,7 +65,8 @@ class Member:
     def begin(self) -> None:
         """Register this start, however long it takes."""
         node = self._life.node
-        command = registration(self._name, node.directory, node.images, self.catalog)
+        start = registration(self._name, node.directory, node.images, self.catalog)
+        command = replace(start, peer_host="127.0.0.1", peer_port=9000)  # so that it can be a voter
         self._proposals.submit(command, partial(self._registered, command))
 
     def begin_stream(self, row: Stream) -> None:
@@ -107,7 +109,7 @@ class Member:
     def tick(self) -> None:
         """Let time have passed."""
         self._controller_driver.look()
-        self._controller_driver.heard(Tick())
+        self._controller_driver.tick()
         self._say()
         for peer in sorted(self._unheard):
             self._world.replicas.network.send((self._name, peer), Ping(self._name))

@@ -15,6 +15,7 @@ _LEASES: Final = "metadata.controller.leases"
 _LEADERSHIP: Final = "metadata.catalog.leadership"
 _SNAPSHOT: Final = "metadata.catalog.snapshot"
 _REPLICATED: Final = "metadata.node.catalogue.replicated_catalog"
+_VOTERS: Final = "metadata.controller.voters"
 
 
 def _mutant(
@@ -101,7 +102,7 @@ _CATALOGUE: Final = (
         "if stream.isr_version != command.expected_isr_version:",
         "if False:",
     ),
-    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=109),
+    _mutant("isr_with_another_start", _LEADERSHIP, "if current == node_epoch:", "if True:", first=30),
     _mutant(
         "same_epoch_for_the_next_leader",
         _LEADERSHIP,
@@ -153,5 +154,43 @@ _LOST: Final = (
         "begun = replace(stream, begun=stream.begun)",
     ),
 )
-_ALL: Final[tuple[Mutant, ...]] = (*_STEWARDS, *_CATALOGUE, *_LOST)
+_CHOSEN: Final = (
+    _mutant(
+        "dead_voters_stay",
+        _VOTERS,
+        "live = [voter for voter in voters if not self._is_dead(voter, quorum, now)]",
+        "live = list(voters)",
+    ),
+    _mutant(
+        "voters_are_dead_at_once",
+        _VOTERS,
+        "not quorum.is_heard(member, now, self._settings.voter_replace_after_ns)",
+        "not quorum.is_heard(member, now, self._settings.retry_interval_ns // 8)",
+    ),
+    _mutant(
+        "voters_without_learning",
+        _VOTERS,
+        "if arriving and not set(arriving) <= set(learners):",
+        "if False:",
+    ),
+    _mutant(
+        "fewer_voters_as_nodes_die",
+        _VOTERS,
+        "most = max(len(voters), len(live) + len(candidates))",
+        "most = len(live) + len(candidates)",
+    ),
+    _mutant(
+        "even_voters",
+        _VOTERS,
+        "return number - 1 + number % 2",
+        "return number",
+    ),
+    _mutant(
+        "a_leader_gives_up_its_own_vote",
+        _VOTERS,
+        "others = (voter for voter in kept if voter != leader)",
+        "others = iter(kept)",
+    ),
+)
+_ALL: Final[tuple[Mutant, ...]] = (*_STEWARDS, *_CATALOGUE, *_LOST, *_CHOSEN)
 MUTANTS: Final = {mutant.name: mutant for mutant in _ALL}

@@ -1,14 +1,19 @@
 """Whoever commands a cluster: creates its streams, and moves them and their leaders about."""
 
 from collections.abc import Callable
+from random import Random
+from typing import Final
 
-from metadata.catalog.commands import CancelReassignment, ChangeLeader, Command, ReassignReplicas
+from metadata.catalog.commands import CancelReassignment, ChangeLeader, Command, ReassignReplicas, SetVoters
 from metadata.catalog.tables import Stream
 from tests.simulation.cluster.member import Member
 from tests.simulation.cluster.world import World
 from tests.simulation.replica.metadata_service import is_registered
 from tests.simulation.replica.swarm import LEASE, StreamShape
 from tests.support.catalogs import create
+
+_VOTERS: Final = ((3,), (3,), (1, 3), (1, 3, 5, None))
+"""Numbers of voters that an operator wants in one cluster or another."""
 
 
 class Operator:
@@ -38,6 +43,10 @@ class Operator:
         target = tuple(rng.sample(nodes, rng.randint(1, len(nodes))))
         self._ask(ReassignReplicas(stream.name, stream.incarnation, target))
 
+    def want_voters(self, number: int | None) -> None:
+        """Want so many voters of the metadata log."""
+        self._ask(SetVoters(number))
+
     def _create(self) -> None:
         """Create every stream, until all are there."""
         world = self._world
@@ -63,6 +72,25 @@ class Operator:
         if world.trace.on:
             world.replicas.note("oper", str(command))
         hold(lambda: member.ask(command))
+
+
+class VoterNumbers:
+    """Has the operator want another number of voters, now and then, until the world heals."""
+
+    def __init__(self, world: World, operator: Operator, rng: Random) -> None:
+        """Begin at once; all chance is ``rng``."""
+        self._world, self._operator, self._rng = world, operator, rng
+        self._numbers = rng.choice(_VOTERS)
+        self._interval = int(LEASE * 10 ** rng.uniform(-0.7, 0.5))
+        self._plan()
+
+    def _plan(self) -> None:
+        self._world.timeline.after(int(2 * self._rng.random() * self._interval), self._want)
+
+    def _want(self) -> None:
+        if not self._world.healing:
+            self._operator.want_voters(self._rng.choice(self._numbers))
+            self._plan()
 
 
 def _creation(shape: StreamShape) -> Command:

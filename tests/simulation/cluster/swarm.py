@@ -107,6 +107,7 @@ def draw(rng: Random) -> Swarm:
             retry_interval_ns=LEASE // 2,
             preferred_settle_ns=4 * LEASE if replicas.moves else NEVER,
             preferred_pause_ns=LEASE,
+            voter_replace_after_ns=LEASE // 2,
         ),
         saying=_scaled(raft.draw(rng).weather, LEASE // 2),
         late_rows=rng.choice((0, 0, LEASE // 100, LEASE // 10)),

@@ -9,6 +9,7 @@ from metadata.raft.messages.node_messages import NodeMessage
 from metadata.raft.messages.wire import Forwarded
 from tests.simulation.cluster.catalog_machine import CatalogMachine
 from tests.simulation.cluster.checkers.controller_drivers import ControllerDrivers
+from tests.simulation.cluster.checkers.voters import Voters
 from tests.simulation.cluster.member import Member
 from tests.simulation.cluster.swarm import Swarm
 from tests.simulation.network import Network
@@ -37,6 +38,8 @@ class World:
         self.replicas = ReplicaWorld(rng, swarm.replica, trace, self._new_link, timeline)
         self.saying: Network[NodeMessage | Forwarded] = Network(timeline, rng, swarm.saying)
         self.stewards = ControllerDrivers(self)
+        self.chosen_voters: Voters | None = None
+        """Judges the voters, where controllers choose them; None: chance does."""
         self.nodes: dict[NodeId, ClusterNode] = {}
         self._applied = 0
 

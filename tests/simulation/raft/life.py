@@ -10,6 +10,7 @@ from metadata.raft.events import (
     ChangeMembers,
     CompactLog,
     Event,
+    MessageReceived,
     MetadataLeaderChanged,
     Persist,
     ProposalRefused,
@@ -21,6 +22,7 @@ from metadata.raft.events import (
     Restore,
     Send,
 )
+from metadata.raft.leader.replication import FollowerMessage
 from metadata.raft.machine import Raft
 from tests.simulation.raft.checkers.answers import check_answers
 from tests.simulation.raft.checkers.members import Sides
@@ -102,6 +104,9 @@ class Life:
         world = self._world
         world.steps += 1
         term, sides = self.raft.term, self._sides
+        answer = event.message if isinstance(event, MessageReceived) else None
+        if isinstance(answer, FollowerMessage) and answer.term == term:
+            world.checks.heard[self.name, answer.source] = world.timeline.now
         try:
             actions = self.raft.handle(event, now)
         except CorruptDataError as error:

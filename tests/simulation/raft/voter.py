@@ -93,12 +93,19 @@ class Voter:
             self.life.propose(payloads, answer, self.timer.now())
             self.plan()
 
-    def change(self, voters: tuple[NodeId, ...], learners: tuple[NodeId, ...], answer: Answer) -> None:
-        """Change the members for an operator, unless it is too late; a dead process says nothing."""
-        if self._world.healing:
+    def change(
+        self,
+        voters: tuple[NodeId, ...],
+        learners: tuple[NodeId, ...],
+        answer: Answer,
+        *,
+        is_late_too: bool = False,
+    ) -> None:
+        """Change the members, unless the world heals, or then too; a dead process says nothing."""
+        if self._world.healing and not is_late_too:
             return
         if self.paused:
-            self._held.append(lambda: self.change(voters, learners, answer))
+            self._held.append(lambda: self.change(voters, learners, answer, is_late_too=is_late_too))
         elif self.life is not None:
             self.life.change(voters, learners, answer, self.timer.now())
             self.plan()

@@ -40,6 +40,8 @@ class Checks:
         self.applied = Applied(beginning)
         self.reads = Reads()
         self.history = History()
+        self.heard: dict[tuple[NodeId, NodeId], int] = {}
+        """When a leader was last given an answer of its term by another member."""
 
     def write(self, name: NodeId, persist: Persist) -> None:
         """A write becomes durable on the disk ``name``."""
