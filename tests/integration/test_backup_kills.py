@@ -30,13 +30,17 @@ async def fill(client: JetstreamClient, numbers: range) -> None:
         await client.publish_all((f"orders.{n % 3}", b"%d " % n * 40) for n in range(first, first + 200))
 
 
-def killed_once(is_reached: Callable[[], bool], *arguments: str, nats: str = "") -> None:
-    """Start a command, and kill it as soon as it has come so far; it must not have ended by then."""
+def ended_once(is_reached: Callable[[], bool], turn: int, *arguments: str, nats: str = "") -> None:
+    """Start a command, and end it as soon as it has come so far; it must not have ended by then.
+
+    In the first turn it is interrupted, in others killed.
+    """
+    number, expected = (signal.SIGINT, 130) if turn == 1 else (signal.SIGKILL, -signal.SIGKILL)
     with CommandProcess(*arguments, nats=nats) as process:
         while not is_reached():
             pause_thread()
-        code, _, error = process.signalled(signal.SIGKILL)
-        assert code == -signal.SIGKILL, error
+        code, _, error = process.signalled(number)
+        assert code == expected, error
 
 
 def has_files(directory: Path, count: int) -> bool:
@@ -55,16 +59,16 @@ def test_a_backup_that_is_killed_is_none_and_the_next_one_goes_on(tmp_path: Path
                 await fill(client, range(RECORDS))
                 before = await stored(client, "orders")
             for turn in range(1, 4):
-                killed_once(partial(has_files, place, 6 * turn), "backup", str(place), nats=server.url)
+                ended_once(partial(has_files, place, 6 * turn), turn, "backup", str(place), nats=server.url)
                 assert store_at(place).names() == []
             [made] = json_lines(
                 await asyncio.to_thread(succeeded, "backup", str(place), "--json", nats=server.url)
             )
             assert made["written_bytes"] < made["bytes"], "some of it was there"
             source.stop()
-            for _ in range(3):
+            for turn in range(1, 4):
                 has_some = partial(has_files, data / "streams", 6)
-                killed_once(has_some, "restore", str(place), "--data", str(data))
+                ended_once(has_some, turn, "restore", str(place), "--data", str(data))
                 with pytest.raises(StorageError):
                     await Node(node_config(data, server.url)).__aenter__()
             [told] = json_lines(succeeded("restore", str(place), "--data", str(data), "--json"))
