@@ -201,8 +201,8 @@ class Node:
         group = await open_metadata(disk, peers, identity, begin, is_new=is_new)
         if heard is not None:
             hear(group, heard)
-        keep_cluster_id(group, disk)
         await stack.enter_async_context(taking_part(group, peers, crash))
+        keep_cluster_id(group, disk)
         readers = stack.enter_context(ThreadPoolExecutor(_READER_THREADS, "jetstream-reader"))
         return _Parts(
             disk=disk,
@@ -380,7 +380,7 @@ class Node:
             return None
         board = NoticeBoard(link, self.config, parts.peers)
         own = own_notice(parts.peers, parts.identity, read_record(parts.disk).cluster_id)
-        return Discovery(board, own, parts.metadata)
+        return Discovery(board, own, parts.metadata, self._clock)
 
     def _registration(self, parts: "_Parts") -> RegisterNode:
         address = parts.peers.address

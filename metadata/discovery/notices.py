@@ -8,6 +8,7 @@ without the proof, as canonical JSON.
 import hashlib
 import hmac
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -58,6 +59,24 @@ class Notice:
     """Index of the metadata log at which ``configuration`` was known to be committed."""
     configuration: Configuration | None = None
     """The members of the metadata group; None: their log has named none yet."""
+
+
+def is_kin(notice: Notice, cluster_id: str | None, voters: Collection[NodeId], directory: str | None) -> bool:
+    """Return whether a notice is of a node of this node's cluster, as far as can be told.
+
+    Others may have the same name, and the same ids of nodes.
+
+    Args:
+        notice: of another node.
+        cluster_id: of this node's cluster; None: it has none yet, or that is not known.
+        voters: the nodes with a vote in it.
+        directory: with which the other node is registered in it; None: it is not.
+    """
+    if directory == notice.directory:
+        return True
+    if cluster_id is not None:
+        return notice.cluster_id == cluster_id
+    return notice.source.node_id in voters
 
 
 class _Sealed(BaseModel):

@@ -1,22 +1,22 @@
 """The machine by which a new node finds its cluster, or begins one where it is told to and there is none.
 
 Theory of operation. The node asks all nodes who listen, again and again, and belongs to the cluster of the
-first that names voters. Only a node that is told to begin a cluster does so, after nobody has answered for a
-while. Two that are told so at once, with one name, hear each other and both stop: an operator has to choose.
+first that names voters. Only a node that is told to begin a cluster does so, after nobody has answered
+several questions. Two that are told so at once, with one name, hear each other and both stop: an operator
+has to choose.
 """
 
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from envelope.errors import InvalidConfig
-from envelope.types import MonotonicNs
 from metadata.discovery.notices import Notice
 
 _MS: Final = 1_000_000
 ASK_INTERVAL_NS: Final = 200 * _MS
 """How often a node asks."""
-UNANSWERED_NS: Final = 1_000 * _MS
-"""How long it asks before it begins a cluster: several questions may be lost in it."""
+QUESTIONS: Final = 5
+"""So many in a row that NATS has taken remain unanswered before a node begins a cluster."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Search:
     """Of a node of the cluster; None: none has answered yet."""
     is_first: bool = False
     """Nobody has answered, and this node is to begin the cluster."""
-    _began_at: MonotonicNs | None = None
+    _asked: int = 0
 
     def hear(self, notice: Notice) -> None:
         """Handle a notice that has arrived, perhaps of this node itself.
@@ -40,6 +40,8 @@ class Search:
         """
         own, other = self.own.source, notice.source
         if notice.directory == self.own.directory:
+            if other != own:
+                self._refuse(f"has the same directory as {other}: one is a copy of the other", "data")
             return
         if other.node_id == own.node_id:
             self._refuse(f"is another node too, {other}, with another directory", "node_id")
@@ -57,17 +59,21 @@ class Search:
         if notice.voters:
             self.found = notice
 
-    def ask(self, now: MonotonicNs) -> Notice | None:
+    def ask(self) -> Notice | None:
         """Return the question to send now; to be called every `ASK_INTERVAL_NS`.
 
         None: the search is over. What is heard until then counts: the first node that answers need not be the
         one that this node contradicts.
         """
-        if self._began_at is None:
-            self._began_at = now
-        is_unanswered = self.found is None and now >= self._began_at + UNANSWERED_NS
-        self.is_first = self.own.begins and is_unanswered
-        return None if self.found is not None or self.is_first else self.own
+        self.is_first = self.own.begins and self.found is None and self._asked >= QUESTIONS
+        if self.found is not None or self.is_first:
+            return None
+        self._asked += 1
+        return self.own
+
+    def lost(self) -> None:
+        """Record that the last question may not have reached anybody: those before it count no more."""
+        self._asked = 0
 
     def _refuse(self, problem: str, field: str) -> NoReturn:
         raise InvalidConfig(f"node {self.own.source.node_id} {problem}", field=field)

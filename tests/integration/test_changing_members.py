@@ -2,13 +2,18 @@
 
 import asyncio
 
+import pytest
+
 from envelope.types import LogIndex, NodeId
 from metadata.catalog.tables import RegisteredNode
 from metadata.node.catalogue.group import MetadataQuorum
-from metadata.node.members.changing_member import AsVoter
+from metadata.node.members import changing_member
+from metadata.node.members.changing_member import AsObserver, AsVoter
 from metadata.node.members.voting_member import VotingMember
+from metadata.node.peers.dialling import Address
 from metadata.node.voter.voter import CommittedMembers
 from metadata.raft.configuration import Configuration
+from metadata.raft.events import CompactLog
 from tests.support.catalogs import create
 from tests.support.changing_nodes import ChangingGroup, ChangingNode, disk_name, group_of
 from tests.support.metadata_members import WAIT_SECONDS
@@ -20,6 +25,17 @@ A, B, C, D = (NodeId(name) for name in "abcd")
 
 async def create_on(group: MetadataQuorum, stream: str) -> None:
     (await group.propose(create(stream, nodes="a"), WAIT_SECONDS)).answer()
+
+
+async def compact(group: MetadataQuorum) -> None:
+    """Have a voter replace its log by a snapshot, as it does where that has become long."""
+    part = group.member.part
+    assert isinstance(part, VotingMember)
+    raft = part.voter.raft
+    part.voter._handle(CompactLog(raft.applied, group._state.snapshot()))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while raft.log.snapshot.index < raft.applied:
+            await pause()
 
 
 async def until_alone(group: MetadataQuorum) -> None:
@@ -80,13 +96,18 @@ def test_the_leader_that_leaves_observes_and_another_leads() -> None:
     run(test())
 
 
-def test_a_voter_that_was_removed_while_it_was_away_observes_once_it_is_told() -> None:
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_voter_that_was_removed_while_it_was_away_observes_once_it_is_told(*, has_snapshot: bool) -> None:
+    """With a snapshot its state machine names it, as soon as it is there."""
+
     async def test() -> None:
         async with group_of("abc") as group:
             await group.change("a", "bc")
             await group.change("abc")
             away = group.nodes[C]
             known = {node: group.nodes[node].address for node in (A, B)}
+            if has_snapshot:
+                await compact(away.group)
             await away.stop()
             await group.change("a")
             await create_on(group[A], "meanwhile")
@@ -100,7 +121,9 @@ def test_a_voter_that_was_removed_while_it_was_away_observes_once_it_is_told() -
             away.group.addresses.hear(A, known[A])
             away.group.member.hear(group[A].member.told, [A])
             await group.until_voters("a")
+            away.group.member.members_changed()
             await until_same(group, 1)
+            assert not away.group.is_voter
 
     run(test())
 
@@ -147,5 +170,43 @@ def test_a_node_is_dialled_where_it_says_that_it_is() -> None:
             assert isinstance(row, RegisteredNode)
             assert (row.peer_host, row.peer_port) == (moved.address.host, moved.address.port)
             assert group[A].voters == group[C].voters == {A, B, C}
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_voter", [True, False])
+def test_an_address_that_is_heard_while_a_part_ends_is_dialled_by_the_next(*, is_voter: bool) -> None:
+    async def test() -> None:
+        async with group_of("abc") as group:
+            await group.change("a", "bc")
+            await group.change("abc" if is_voter else "ab")
+            await group.until_voters("abc" if is_voter else "ab")
+            ending = group[C].member
+            if is_voter:
+                ending._go_on_as(AsObserver(frozenset((A, B))))
+            else:
+                ending._go_on_as(AsVoter(disk_name(C), frozenset()))
+            for port in range(1, 13):  # a turn of the loop each, in some of which the part is about to end
+                group[C].addresses.hear(B, Address("127.0.0.1", port))
+                await asyncio.sleep(0)
+            group[C].addresses.hear(B, group.nodes[B].address)
+            await group.until_voters("abc" if is_voter else "ab")
+
+    run(test())
+
+
+def test_a_node_whose_disk_is_full_observes_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing_member, "_FULL_DISK_SECONDS", 0.05)
+
+    async def test() -> None:
+        async with group_of("ab") as group:
+            disk = group.nodes[B].disk
+            disk.capacity_bytes = 0
+            await group.change("a", "b")
+            await create_on(group[B], "while-it-is-full")
+            await until_same(group, 1)
+            assert not group[B].is_voter
+            disk.capacity_bytes = None
+            await group.until_voters("ab")
 
     run(test())

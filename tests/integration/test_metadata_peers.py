@@ -68,7 +68,7 @@ class End:
         self.socket = listening(Address("127.0.0.1", 0))
         self.address = Address(*self.socket.getsockname())
         self.server = PeerServer(self.identity)
-        self.network = PeerNetwork(self.identity, self.server, {})
+        self.network = PeerNetwork(self.identity, self.server)
         self.task: asyncio.Task[None] | None = None
 
     def start(self, peers: dict[NodeId, Address]) -> None:

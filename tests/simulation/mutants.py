@@ -233,7 +233,7 @@ _READING: Final = (
     Mutant(
         "read_without_a_round",
         _LEADING,
-        "self.reads.confirmed(self._replication.acked_by_majority(self._round))",
+        "self.reads.confirmed(self.replication.acked_by_majority(self._round))",
         "self.reads.confirmed(self._round)",
         first=357,
     ),

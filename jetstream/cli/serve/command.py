@@ -202,8 +202,8 @@ class NodeOptions:
         if self.init and self.join:
             raise RequestError("choose --init or --join")
         peers = _peers(self.advertise, is_first=self.init)
-        if self.join and not peers:
-            peers = {"init": False}
+        if self.join:
+            peers["init"] = False  # whatever a file says
         given: dict[str, object] = {
             "data": self.data,
             "node_id": self.node_id,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from envelope.errors import InvalidConfig, RemoteProtocolError, Unauthorized
-from envelope.types import LogIndex, NodeId
+from envelope.types import LogIndex, MonotonicNs, NodeId
 from jetstream.log.disk.os_disk import OsDisk
-from jetstream.node.cluster.member_record import read_record
+from jetstream.node.cluster.member_record import read_record, write_record
 from jetstream.node.cluster.metadata_part import stored_log
 from jetstream.node.cluster.place import PlaceSettings, alone, place_of
 from jetstream.node.nats.link import NatsLink, ServiceRequest
@@ -24,7 +24,7 @@ from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.task_group import task_group
 from jetstream.node.settings.node_config import NodeConfig
 from jetstream.node.settings.peer_settings import PeerSettings
-from metadata.discovery.notices import NodePlace, Notice, decode_notice, encode_notice
+from metadata.discovery.notices import NodePlace, Notice, decode_notice, encode_notice, is_kin
 from metadata.discovery.search import ASK_INTERVAL_NS, Search
 from metadata.node.catalogue.group import MetadataQuorum
 from metadata.node.members.changing_member import AsObserver, AsVoter
@@ -70,6 +70,8 @@ class NoticeBoard:
         return None
 
     def _take(self, message: ServiceRequest) -> None:
+        if self._heard.full():
+            return
         try:
             notice = decode_notice(message.payload, self._cluster, self._token)
         except (RemoteProtocolError, Unauthorized) as error:
@@ -77,7 +79,7 @@ class NoticeBoard:
                 self._warned.add(error.description)
                 _log.warning("a notice is passed over: %s", error.description)
             return
-        if notice is not None and not self._heard.full():
+        if notice is not None:
             self._heard.put_nowait(notice)
 
 
@@ -113,8 +115,10 @@ async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Cl
         async with task_group() as tasks:
             supervised = tasks.create_task(link.supervise())
             await board.listen()
-            while (question := looking.ask(clock.monotonic())) is not None:
+            while (question := looking.ask()) is not None:
                 await board.publish(question)
+                if not await link.is_heard():
+                    looking.lost()
                 until = clock.monotonic() + ASK_INTERVAL_NS
                 while notice := await board.next((until - clock.monotonic()) / 1e9):
                     try:
@@ -135,8 +139,9 @@ async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Cl
 
 def hear(group: MetadataQuorum, notice: Notice) -> None:
     """Let the node's part of the metadata group know what another node says."""
-    for place in (*notice.voters, notice.source):
-        group.addresses.hear(place.node_id, Address(place.host, place.port))
+    group.addresses.hear(notice.source.node_id, Address(notice.source.host, notice.source.port))
+    for place in notice.voters:
+        group.addresses.hear_of(place.node_id, Address(place.host, place.port))
     if notice.voters:
         told = CommittedMembers(notice.as_of, notice.configuration)
         group.member.hear(told, [voter.node_id for voter in notice.voters])
@@ -172,6 +177,8 @@ async def find_place(
         voters=frozenset(peers.voters),
     )
     place = place_of(settings, record, log)
+    if settings.is_reachable and not record.is_reachable:
+        await asyncio.to_thread(write_record, disk, replace(record, is_reachable=True))
     if place is not None:
         return place, None
     own = own_notice(peers, directory, record.cluster_id)
@@ -179,18 +186,20 @@ async def find_place(
     found = await search(config, peers, replace(own, begins=begins), clock)
     if found is None:
         return alone(settings), None
-    return AsObserver(frozenset(voter.node_id for voter in found.voters)), found
+    return AsObserver(frozenset(voter.node_id for voter in found.voters), found.as_of), found
 
 
 class Discovery:
     """The node's part while it runs: it answers those who ask, and asks while it is out of touch itself."""
 
-    def __init__(self, board: NoticeBoard, own: Notice, group: MetadataQuorum) -> None:
+    def __init__(self, board: NoticeBoard, own: Notice, group: MetadataQuorum, clock: Clock) -> None:
         """Speak for a node; ``own`` is its notice without what the group says."""
         self._board = board
         self._own = own
         self._group = group
-        self._foreign: set[NodeId] = set()
+        self._clock = clock
+        self._answered_at = MonotonicNs(-ASK_INTERVAL_NS)
+        self._complained: set[NodeId] = set()
 
     async def run(self) -> None:
         """Take part until cancelled."""
@@ -204,20 +213,29 @@ class Discovery:
                 await self._board.publish(self._notice(asks=True))
 
     async def _take(self, notice: Notice) -> None:
-        if notice.directory == self._own.directory:
+        source, own = notice.source, self._own.source
+        if source == own:
             return
-        source = notice.source
-        if self._is_foreign(notice):
-            if source.node_id not in self._foreign:
-                self._foreign.add(source.node_id)
-                _log.error("%s is of another cluster of this name: id=%s", source, notice.cluster_id)
-        elif source.node_id != self._own.source.node_id:
+        if notice.directory == self._own.directory:
+            self._complain(source, "has a copy of this node's directory: never start one twice")
+        elif self._is_kin(notice) and source.node_id != own.node_id:
             hear(self._group, notice)
-        if notice.asks:
+        elif None not in (notice.cluster_id, self._cluster_id) and notice.cluster_id != self._cluster_id:
+            self._complain(source, f"is of another cluster of this name: id={notice.cluster_id}")
+        now = self._clock.monotonic()
+        if notice.asks and now >= self._answered_at + ASK_INTERVAL_NS:  # all who ask hear every answer
+            self._answered_at = now
             await self._board.publish(self._notice(asks=False))
 
-    def _is_foreign(self, notice: Notice) -> bool:
-        return None not in (notice.cluster_id, self._cluster_id) and notice.cluster_id != self._cluster_id
+    def _is_kin(self, notice: Notice) -> bool:
+        row = self._group.catalog.node(notice.source.node_id)
+        directory = None if row is None else row.directory
+        return is_kin(notice, self._cluster_id, self._group.voters, directory)
+
+    def _complain(self, source: NodePlace, problem: str) -> None:
+        if source.node_id not in self._complained:
+            self._complained.add(source.node_id)
+            _log.error("%s %s", source, problem)
 
     @property
     def _cluster_id(self) -> str | None:

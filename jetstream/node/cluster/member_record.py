@@ -3,7 +3,8 @@
 name    content
 member  state file: ``cluster_id``, of the cluster that the directory belongs to, once that has one;
         ``member``, under which name it has taken part in the metadata group, once it has; ``founders``,
-        the members with which that group began, none if it was joined
+        the members with which that group began, none if it was joined; ``is_reachable``, whether other nodes
+        could ever dial it, so that there may be some
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class MemberRecord:
     cluster_id: str | None = None
     member: NodeId | None = None
     founders: tuple[NodeId, ...] = ()
+    is_reachable: bool = False
 
 
 _RECORD: Final = TypeAdapter(MemberRecord)

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from typing import Final
 
-from envelope.errors import InternalError, InvalidConfig
+from envelope.errors import DiskFull, InternalError, InvalidConfig
 from envelope.types import NodeId
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.cluster.member_record import read_record, write_record
@@ -70,9 +70,13 @@ async def open_metadata(
         """Open what this disk has, and keep under which name, before anything is promised under it."""
         record = read_record(disk)
         create = record.member is None and (is_new or not founders)
-        storage = FileStorage.open(disk, METADATA_DIRECTORY, create=create)
-        if record.member != name:
-            write_record(disk, replace(record, member=name, founders=tuple(sorted(founders))))
+        with ExitStack() as unless_kept:
+            storage = FileStorage.open(disk, METADATA_DIRECTORY, create=create)
+            unless_kept.callback(storage.close)
+            if record.member != name:
+                began = tuple(sorted(founders)) if name in founders else ()
+                write_record(disk, replace(record, member=name, founders=began))
+            unless_kept.pop_all()
         return storage
 
     node_id = peers.identity.node_id
@@ -122,9 +126,10 @@ class _ClusterIdKeeper:
             raise InvalidConfig(
                 f"the directory is of cluster {record.cluster_id}, and this is {cluster_id}", field="data"
             )
-        if record.cluster_id is None:
-            write_record(self._disk, replace(record, cluster_id=cluster_id))
-        self._is_kept = True
+        with suppress(DiskFull):  # the next entry tries it again
+            if record.cluster_id is None:
+                write_record(self._disk, replace(record, cluster_id=cluster_id))
+            self._is_kept = True
 
 
 @asynccontextmanager

@@ -50,6 +50,8 @@ def place_of(
     if record.member is not None:
         if node_of(record.member) != node_id:
             _refuse(settings, f"has the directory of node {node_of(record.member)}")
+        if record.is_reachable and not settings.is_reachable:
+            _refuse(settings, "may be one of several: it cannot go on without its [peers]")
         return AsVoter(record.member, frozenset(record.founders))
     if log is not None:
         return AsVoter(node_id, _founders_of_old(settings, log))

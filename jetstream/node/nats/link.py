@@ -249,6 +249,15 @@ class NatsLink:
         """Return when the server has handled everything sent so far (PING/PONG)."""
         await answered(self._client, _FLUSH_SECONDS)
 
+    async def is_heard(self) -> bool:
+        """Return whether the server has handled everything sent so far."""
+        try:
+            await self.confirm()
+        except (OSError, nats.errors.Error) as error:
+            self.watch.note(error)
+            return False
+        return True
+
     async def request(
         self, subject: str, payload: bytes, timeout_seconds: float, header: bytes = b""
     ) -> bytes:

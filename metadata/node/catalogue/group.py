@@ -34,7 +34,7 @@ from metadata.node.catalogue.replicated_catalog import (
     ReplicatedCatalog,
     registered_addresses,
 )
-from metadata.node.members.changing_member import AsObserver, AsVoter, ChangingMember
+from metadata.node.members.changing_member import AsObserver, AsVoter, ChangingMember, opened
 from metadata.node.members.parts import MemberParts
 from metadata.node.peers.addresses import PeerAddresses
 from metadata.node.peers.dialling import Address, PeerIdentity
@@ -163,7 +163,7 @@ class MetadataQuorum:
         with contextlib.ExitStack() as unless_made:
             stored: Stored | None = None
             if isinstance(begin, AsVoter):
-                storage = await asyncio.to_thread(open_storage, begin.name)
+                storage = await opened(open_storage, begin.name)
                 unless_made.callback(storage.close)
                 stored = storage.load()
                 for node, address in registered_addresses(stored.snapshot, stored.entries):

@@ -15,8 +15,9 @@ import logging
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
+from envelope.errors import DiskFull
 from envelope.types import LogIndex, NodeId
 from metadata.node.members.observing_member import ObserverMember
 from metadata.node.members.parts import MemberParts
@@ -29,6 +30,10 @@ from metadata.raft.events import ChangeMembers
 from metadata.raft.messages.node_messages import NodeMessage
 
 _log = logging.getLogger(__name__)
+
+_NOTHING: Final = LogIndex(0)
+_FULL_DISK_SECONDS: Final = 5.0
+"""So long a node goes on observing before it tries again to make room for a vote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,9 @@ class AsObserver:
     """A node without a vote keeps up with the group."""
 
     voters: frozenset[NodeId]
-    """Nodes that have one."""
+    """Nodes that have one, until the log names others."""
+    as_of: LogIndex = _NOTHING
+    """The index of the metadata log at which other nodes have named them."""
 
 
 class ChangingMember:
@@ -54,6 +61,7 @@ class ChangingMember:
 
     Attributes:
         server: lets other nodes in, for the purposes that are served.
+        open_storage: see `MemberParts`.
     """
 
     def __init__(
@@ -67,10 +75,13 @@ class ChangingMember:
             storage: of a voter; belongs to it from now on.
         """
         self.server = parts.server
+        self.open_storage = parts.open_storage
         self._parts = parts
         self._member = self._made(begin, storage)
-        self._left_at = LogIndex(0)
-        """Others knew there that it was no member; its own state machine may have older members."""
+        self._heard = CommittedMembers(_NOTHING, None)
+        """The newest members that other nodes have named: those of the state machine may be older."""
+        self._is_full = False
+        """The disk had no room for a vote a moment ago."""
         self._due: asyncio.Future[AsVoter | AsObserver] = asyncio.get_running_loop().create_future()
         parts.addresses.on_change = self._follow
 
@@ -79,8 +90,8 @@ class ChangingMember:
             case AsVoter(name, founders):
                 assert storage is not None, f"{name} has no storage"
                 return VotingMember(self._parts, name, founders, storage)
-            case AsObserver(voters):
-                return ObserverMember(self._parts, voters)
+            case AsObserver(voters, as_of):
+                return ObserverMember(self._parts, voters, as_of)
             case _:
                 assert_never(part)
 
@@ -124,10 +135,23 @@ class ChangingMember:
                 due = await self._run_until_due()
                 storage = None
                 if isinstance(due, AsVoter):
-                    storage = await asyncio.to_thread(self._parts.open_storage, due.name)
+                    try:
+                        storage = await opened(self.open_storage, due.name)
+                    except DiskFull as error:
+                        _log.warning("no room for a vote: %s", error.description)
+                        due = self._observe_for_now()
                 _log.info("taking part as %s", due)
                 self._due = asyncio.get_running_loop().create_future()
                 self._member = self._made(due, storage)
+
+    def _observe_for_now(self) -> AsObserver:
+        def look_again() -> None:
+            self._is_full = False
+            self._look()
+
+        self._is_full = True
+        asyncio.get_running_loop().call_later(_FULL_DISK_SECONDS, look_again)
+        return AsObserver(self._member.voters)
 
     async def _run_until_due(self) -> AsVoter | AsObserver:
         try:
@@ -173,24 +197,40 @@ class ChangingMember:
             told: by its state machine.
             voters: the nodes of those that vote.
         """
-        if told.configuration is not None and self._member.has_left(told.index, told.configuration):
-            self._left_at = told.index
-            self._go_on_as(AsObserver(frozenset(voters)))
+        if told.index > self._heard.index:
+            self._heard = told
+        configuration = told.configuration
+        # Who knows a leader is told by that one.
+        has_left = configuration is not None and self._member.has_left(told.index, configuration)
+        if has_left and self._member.leader is None:
+            self._go_on_as(AsObserver(frozenset(voters), told.index))
         else:
             self._member.be_told(told, voters)
 
     def _look(self) -> None:
-        members = self._parts.machine.members
-        configuration = members.configuration
-        if configuration is None:
+        members, heard = self._parts.machine.members, self._heard
+        if members.configuration is None:
             return
-        if self._member.has_left(members.index, configuration):
+        name = self._parts.disk_name
+        if self._member.has_left(members.index, members.configuration):
             self._go_on_as(AsObserver(frozenset()))
-            return
-        is_newer = isinstance(self._member, ObserverMember) and members.index > self._left_at
-        if is_newer and self._parts.disk_name in configuration.members:
-            self._go_on_as(AsVoter(self._parts.disk_name, frozenset()))
+        elif isinstance(self._member, ObserverMember) and name in members.configuration.members:
+            is_still_so = heard.index <= members.index or (
+                heard.configuration is not None and name in heard.configuration.members
+            )
+            if is_still_so and not self._is_full:
+                self._go_on_as(AsVoter(name, frozenset()))
 
     def _go_on_as(self, part: AsVoter | AsObserver) -> None:
         if not self._due.done():
             self._due.set_result(part)
+
+
+async def opened(open_storage: Callable[[NodeId], Storage], name: NodeId) -> Storage:
+    """Open a storage on a thread; cancelled, wait until that is over, and close it again."""
+    opening = asyncio.get_running_loop().run_in_executor(None, open_storage, name)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).close()
+        raise

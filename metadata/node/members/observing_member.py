@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 from envelope.errors import CorruptDataError, DiskFull, RemoteProtocolError, UnsupportedFeatureLevel
 from envelope.types import LogIndex, NodeId, Term
@@ -38,6 +39,8 @@ from metadata.raft.observer import (
 
 _log = logging.getLogger(__name__)
 
+_NOTHING: Final = LogIndex(0)
+
 
 class ObserverMember:
     """A `MetadataMember` without a vote. Made on the event loop it runs on.
@@ -46,18 +49,19 @@ class ObserverMember:
         disk_full: None: it writes nothing.
     """
 
-    def __init__(self, parts: MemberParts, voters: Collection[NodeId]) -> None:
+    def __init__(self, parts: MemberParts, voters: Collection[NodeId], as_of: LogIndex = _NOTHING) -> None:
         """Begin with what the state machine has applied; `run` connects it.
 
         Args:
             parts: of the node.
-            voters: nodes with a vote, until the log has named others.
+            voters: nodes with a vote, until the log has named others behind ``as_of``.
+            as_of: the index of the metadata log at which others have named them.
         """
         self.disk_full: DiskFull | None = None
         self._parts = parts
         self._identity = parts.identity
         self._machine = parts.machine
-        self._told = LogIndex(0), frozenset(voters)
+        self._told = as_of, frozenset(voters)
         self._observer = Observer(parts.identity.node_id, (), parts.settings, parts.machine.position)
         self._outlets = Outlets()
         self._addresses: dict[NodeId, Address] = {}
@@ -100,11 +104,13 @@ class ObserverMember:
             with self._parts.server.serve(OBSERVER, _converse_with_nobody, objection):
                 async with asyncio.TaskGroup() as tasks:
                     self._running = tasks
-                    tasks.create_task(self._fail())
-                    self._dial_all(tasks)
-                    self._look_for_voters()
+                    try:
+                        self._dial_all(tasks)
+                        self._look_for_voters()
+                        await self._failure
+                    finally:
+                        self._running = None  # a group that ends takes no more tasks
         finally:
-            self._running = None
             await self.stop()
 
     async def stop(self) -> None:
@@ -218,9 +224,6 @@ class ObserverMember:
             _log.info("a voter of the metadata log answers: %s", self._observer)
         else:
             _log.warning("waiting for a voter of the metadata log voters=%s", ",".join(sorted(self.voters)))
-
-    async def _fail(self) -> None:
-        await self._failure
 
 
 def _objection(node: NodeId, source: NodeId) -> PeerRefusal:

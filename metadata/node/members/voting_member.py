@@ -56,10 +56,12 @@ class VotingMember:
         self._parts = parts
         self._told = CommittedMembers(LogIndex(0), None)
         stored = storage.load()
+        if stored.snapshot.index > parts.machine.position.index:
+            parts.machine.restore(stored.snapshot)  # it became durable while an earlier part ended
         token = secrets.randbits(_TOKEN_BITS) if stored.is_blank and founders else None
         raft = Raft(name, self._founders, parts.settings, stored, now=now(), recovery_token=token)
         self._recovery = raft.recovery
-        self.network = PeerNetwork(replace(parts.identity, node_id=name), parts.server, {})
+        self.network = PeerNetwork(replace(parts.identity, node_id=name), parts.server)
         self.voter = Voter(
             raft,
             storage,
@@ -185,13 +187,17 @@ class VotingMember:
     def has_left(self, index: LogIndex, configuration: Configuration) -> bool:
         """See `MetadataMember.has_left`.
 
-        A configuration that this log names behind ``index`` may be committed later. A founder that has lost
-        its disk, and waits for the others' word, does not get it once others vote (`metadata.raft.recovery`).
+        A configuration that this log names behind ``index``, and that names this member, may be committed
+        later. A founder that has lost its disk, and waits for the others' word, does not get it once others
+        vote (`metadata.raft.recovery`).
         """
         if self._recovery.unanswered and self._founders != frozenset(configuration.electorate):
             return True
-        named_at = self.voter.raft.log.configurations.newest_index
-        return index >= named_at and self.name not in configuration.members
+        if self.name in configuration.members or index < self._parts.machine.members.index:
+            return False
+        log = self.voter.raft.log
+        is_named_here = any(self.name in each.members for each in log.possible_configurations)
+        return index >= log.configurations.newest_index or not is_named_here
 
     # --- the network's Listener -------------------------------------------------------------------
 

@@ -25,6 +25,11 @@ class PeerAddresses:
             self._heard[node] = address
             self.on_change()
 
+    def hear_of(self, node: NodeId, address: Address) -> None:
+        """Record where others say that ``node`` is, unless that is known: they may have heard it long ago."""
+        if self.of(node) is None:
+            self.hear(node, address)
+
     def of(self, node: NodeId) -> Address | None:
         """Return where ``node`` is, None if nobody has said so."""
         return self._said.get(node) or self._heard.get(node)

@@ -18,6 +18,8 @@ from metadata.raft.messages.wire import MessageReader, Sent, encode
 UNSENT_BYTES_MAX: Final = 8 * MIB
 """Beyond it a peer does not read, and messages to it are dropped; one larger message may exceed it."""
 RECEIVE_BYTES: Final = 256 * KIB
+_FAREWELL_SECONDS: Final = 1.0
+"""So long messages to a member that leaves may be on their way."""
 
 
 class Listener(Protocol):
@@ -89,13 +91,12 @@ class Outlets:
 class PeerNetwork:
     """The connections of one voter; see the module."""
 
-    def __init__(self, identity: PeerIdentity, server: PeerServer, peers: Mapping[NodeId, Address]) -> None:
-        """Prepare to speak as ``identity``, under a member's name, with ``peers``, the other members.
+    def __init__(self, identity: PeerIdentity, server: PeerServer) -> None:
+        """Prepare to speak as ``identity``, under a member's name; `follow` says with whom.
 
         Args:
             identity: of this member.
             server: lets peers in.
-            peers: where the others are; `follow` changes them.
         """
         self._server = server
         self._identity = identity
@@ -104,7 +105,6 @@ class PeerNetwork:
         self._running: tuple[asyncio.TaskGroup, Listener] | None = None
         self._outlets = Outlets()
         self._callers: set[asyncio.StreamWriter] = set()
-        self.follow(peers)
 
     @property
     def peers(self) -> frozenset[NodeId]:
@@ -131,9 +131,11 @@ class PeerNetwork:
                     self._running = links, listener
                     for peer in self._peers:
                         self._dial(peer, *self._running)
-                    await asyncio.Event().wait()
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        self._running = None  # a group that ends takes no more tasks
         finally:
-            self._running = None
             for writer in self._callers:
                 writer.transport.abort()
 
@@ -141,9 +143,13 @@ class PeerNetwork:
         """Speak with these from now on, at these addresses; cut the connections to others."""
         assert self._identity.node_id not in peers, "a voter does not dial itself"
         for peer, link in tuple(self._links.items()):
-            if peers.get(peer) != self._peers[peer]:
+            if peer not in peers:  # the last that was sent may be that it is no member any more
+                asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, link.cancel)
+            elif peers[peer] != self._peers[peer]:
                 link.cancel()
-                del self._links[peer]
+            else:
+                continue
+            del self._links[peer]
         self._peers = dict(peers)
         if self._running is not None:
             for peer in self._peers.keys() - self._links.keys():

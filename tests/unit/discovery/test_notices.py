@@ -7,7 +7,14 @@ import pytest
 
 from envelope.errors import RemoteProtocolError, Unauthorized
 from envelope.types import LogIndex, NodeId
-from metadata.discovery.notices import NOTICE_BYTES_MAX, NodePlace, Notice, decode_notice, encode_notice
+from metadata.discovery.notices import (
+    NOTICE_BYTES_MAX,
+    NodePlace,
+    Notice,
+    decode_notice,
+    encode_notice,
+    is_kin,
+)
 from metadata.raft.configuration import Configuration
 
 A, B = NodeId("a"), NodeId("b")
@@ -57,6 +64,27 @@ def test_a_notice_that_was_changed_on_the_way_proves_nothing() -> None:
 def test_what_no_node_says_is_refused(wrong: Notice) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_notice(encode_notice(wrong, "ours", None), "ours", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "own", "voters", "directory", "kin"),
+    [
+        ("c1", "c1", (), None, True),
+        ("c1", "c2", (A,), None, False),
+        (None, "c1", (A,), None, False),
+        ("c1", None, (A,), None, True),
+        ("c1", None, (B,), None, False),
+        (None, None, (), None, False),
+        # A node that is registered with that very directory is one of ours, whatever it knows.
+        (None, "c1", (), "d", True),
+        (None, None, (), "d", True),
+        (None, "c1", (), "another", False),
+    ],
+)
+def test_a_notice_counts_if_its_node_is_of_this_cluster(
+    said: str | None, own: str | None, voters: tuple[NodeId, ...], directory: str | None, *, kin: bool
+) -> None:
+    assert is_kin(replace(NOTICE, cluster_id=said), own, voters, directory) is kin
 
 
 def test_a_large_notice_is_not_read() -> None:

@@ -5,44 +5,54 @@ from dataclasses import replace
 import pytest
 
 from envelope.errors import InvalidConfig
-from envelope.types import MonotonicNs, NodeId
+from envelope.types import NodeId
 from metadata.discovery.notices import NodePlace, Notice
-from metadata.discovery.search import UNANSWERED_NS, Search
+from metadata.discovery.search import QUESTIONS, Search
 
 OWN = Notice(NodePlace(NodeId("a"), "h", 1), "da", asks=True)
 FIRST = replace(OWN, begins=True)
 OTHER = Notice(NodePlace(NodeId("b"), "h", 2), "db")
 MEMBER = replace(OTHER, cluster_id="c1", voters=(OTHER.source,))
-START = MonotonicNs(5)
-LATE = MonotonicNs(START + UNANSWERED_NS)
+
+
+def asked(search: Search, times: int) -> None:
+    for _ in range(times):
+        assert search.ask() == search.own
 
 
 def test_a_node_asks_until_it_hears_of_voters() -> None:
     search = Search(OWN)
-    for moment in (START, LATE, MonotonicNs(10 * LATE)):
-        assert search.ask(moment) == OWN
-        search.hear(OTHER)
-        search.hear(OWN)
+    asked(search, 2 * QUESTIONS)
+    search.hear(OTHER)
+    search.hear(OWN)
+    asked(search, 1)
     search.hear(MEMBER)
+    assert search.ask() is None
     assert (search.found, search.is_first) == (MEMBER, False)
-    assert search.ask(LATE) is None
 
 
 def test_a_node_that_is_told_to_begins_a_cluster_that_nobody_answers_for() -> None:
     search = Search(FIRST)
-    assert search.ask(START) == FIRST
     search.hear(OTHER)
-    assert search.ask(MonotonicNs(LATE - 1)) == FIRST
+    asked(search, QUESTIONS)
     assert not search.is_first
-    assert search.ask(LATE) is None
+    assert search.ask() is None
     assert (search.is_first, search.found) == (True, None)
+
+
+def test_questions_that_nobody_may_have_heard_do_not_count() -> None:
+    search = Search(FIRST)
+    asked(search, QUESTIONS)
+    search.lost()
+    asked(search, QUESTIONS)
+    assert search.ask() is None
 
 
 def test_a_node_that_is_told_to_begin_a_cluster_that_is_there_joins_it() -> None:
     search = Search(FIRST)
-    search.ask(START)
+    asked(search, QUESTIONS)
     search.hear(MEMBER)
-    assert search.ask(LATE) is None
+    assert search.ask() is None
     assert (search.found, search.is_first) == (MEMBER, False)
 
 
@@ -72,7 +82,7 @@ def test_a_node_of_the_same_cluster_comes_back() -> None:
 
 def test_a_node_that_has_found_its_cluster_is_contradicted_by_another_one_of_it() -> None:
     search = Search(OWN)
-    assert search.ask(START) == OWN
+    assert search.ask() == OWN
     search.hear(MEMBER)
     with pytest.raises(InvalidConfig, match="node a is another node too"):
         search.hear(replace(MEMBER, source=NodePlace(NodeId("a"), "h", 2), directory="other"))

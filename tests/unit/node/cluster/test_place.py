@@ -55,6 +55,12 @@ def test_the_part_to_begin_with(
     ("said", "record", "log", "problem"),
     [
         (settings(), MemberRecord("c1", NodeId("b@d")), None, "node a has the directory of node b"),
+        (
+            settings(is_reachable=False),
+            MemberRecord("c1", A_ON_D, (A_ON_D,), is_reachable=True),
+            None,
+            "may be one of several",
+        ),
         (settings(), NEW, OldLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
         (settings(B, C), NEW, OldLog(was_reachable=True), "was a voter, and is none of peers.voters now"),
         (settings(A, B, C), NEW, OldLog(was_reachable=False), "was alone, and is not one of several"),
@@ -91,4 +97,4 @@ def test_a_damaged_record_is_an_error(content: bytes, tmp_path: Path) -> None:
 def test_a_record_is_a_line_that_people_can_read(tmp_path: Path) -> None:
     write_record(OsDisk(tmp_path), MemberRecord("c1", A_ON_D))
     line = (tmp_path / MEMBER_FILE).read_text().splitlines()[0]
-    assert json.loads(line) == {"cluster_id": "c1", "member": "a@d", "founders": []}
+    assert json.loads(line) == {"cluster_id": "c1", "member": "a@d", "founders": [], "is_reachable": False}
