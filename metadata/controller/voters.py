@@ -11,7 +11,8 @@ kept. One voter in the place of three would have the metadata on one disk.
 
 A voter is dead if the leader has not heard it for a while, or if its node has registered on another disk:
 what has its name then has none of its promises. Candidates are nodes that are alive, have an address and no
-other voter.
+other voter. A learner that dies is not tried again at once, unless its node has been started again: one that
+other nodes cannot dial is alive as long as it observes, and would become a learner for ever.
 
 Sources: KIP-853 (members by node and disk, learners first); HashiCorp's autopilot (dead voters, and when they
 are replaced).
@@ -21,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from envelope.types import MonotonicNs, NodeId
+from envelope.types import MonotonicNs, NodeEpoch, NodeId
 from metadata.catalog.catalog import Catalog
 from metadata.controller.alive_nodes import AliveNodes
 from metadata.controller.settings import ControllerSettings
@@ -46,6 +47,8 @@ class VoterChanges:
         self._not_before = _AT_ONCE
         self._silent: set[NodeId] = set()
         """Learners that were not heard for as long as a dead voter; others are preferred to them."""
+        self._given_up: dict[NodeId, tuple[NodeEpoch, MonotonicNs]] = {}
+        """Learners that died, with the start of their node, and when they may be tried again."""
 
     def next_change(self, quorum: QuorumState, now: MonotonicNs) -> ChangeMembers | None:
         """Return the change to propose, None if there is nothing to do now.
@@ -133,6 +136,9 @@ class VoterChanges:
                 self._silent.add(learner)
             else:
                 self._silent.discard(learner)
+            if not self._is_there(node_of(learner), now, is_learner=True):
+                again_at = MonotonicNs(now + self._settings.voter_replace_after_ns)
+                self._given_up[learner] = self._alive_nodes.registered_epoch(node_of(learner)), again_at
 
     def _candidates(self, quorum: QuorumState, live: Iterable[NodeId], now: MonotonicNs) -> Iterator[NodeId]:
         taken = {*map(node_of, live)}
@@ -141,7 +147,10 @@ class VoterChanges:
             is_learner = member in quorum.configuration.learners
             if node.peer_host is None or node.node_id in taken or member in quorum.configuration.voters:
                 continue
-            if self._is_there(node.node_id, now, is_learner=is_learner):
+            epoch, again_at = self._given_up.get(member, (None, now))
+            if self._is_there(node.node_id, now, is_learner=is_learner) and (
+                epoch != node.node_epoch or now >= again_at
+            ):
                 yield member
 
     def _is_there(self, node: NodeId, now: MonotonicNs, *, is_learner: bool) -> bool:

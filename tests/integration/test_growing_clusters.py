@@ -261,6 +261,23 @@ def test_nodes_that_were_killed_while_they_made_their_metadata_log_make_it_anew(
     run(test())
 
 
+def test_a_node_that_others_cannot_dial_observes_and_the_next_one_votes(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="b")
+        (nobodys,) = free_ports(1)
+        cluster.add("c", advertise=nobodys).start()
+        async with client_of(nats_url) as client:
+            await until_logged(cluster["c"], "taking part as AsObserver")
+            await until_info(client, are_alive("abc"), are_voters("a"))
+            cluster.add("d").start()
+            await until_info(client, are_alive("abcd"), are_voters("abd"))
+            assert cluster["c"].log.read_text().count("taking part as AsVoter") == 1, "it is not tried again"
+
+    run(test())
+
+
 def test_a_node_that_finds_no_cluster_stops_in_order_when_it_is_told_to(cluster: GrowingCluster) -> None:
     async def test() -> None:
         node = cluster.add("b")

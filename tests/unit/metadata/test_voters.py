@@ -189,6 +189,22 @@ def test_a_learner_that_dies_is_dropped() -> None:
     assert group.settle(SETTINGS.lease_ns) == [change("a")]
 
 
+def test_a_learner_that_died_is_tried_again_after_a_while_or_when_its_node_has_been_started() -> None:
+    for is_started in (False, True):
+        group = Group("a", "a b c")
+        group.make(change("a", "b' c'"))
+        group.kill("b")
+        assert group.settle(SETTINGS.lease_ns) == [change("a")]
+        group.dead.clear()
+        group.alive.add(NodeId("b"))  # it observes, which needs no other node that can dial it
+        assert group.due() is None
+        if is_started:
+            group.register("b")
+        else:
+            assert group.due(SETTINGS.voter_replace_after_ns - 3 * RETRY) is None
+        assert group.due() == change("a", "b' c'")
+
+
 def test_a_learner_stays_one_in_the_next_term_before_its_node_is_heard() -> None:
     group = Group("a b c", "a b c d e")
     apply(group.catalog, SetVoters(5))
