@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -174,6 +175,28 @@ def test_a_voter_whose_disk_was_wiped_votes_again_at_once(cluster: GrowingCluste
             dead = "a" if info["metadata_leader"] == "b" else "b"
             cluster[dead].kill()
             await until_info(client, are_alive("abc".replace(dead, "")))
+
+    run(test())
+
+
+@pytest.mark.slow("tests/unit/metadata/test_voters.py")
+def test_a_dead_voter_is_replaced_by_another_node_after_a_minute(
+    cluster: GrowingCluster, nats_url: str
+) -> None:
+    async def test() -> None:
+        cluster.begin(joining="bc")
+        async with client_of(nats_url) as client:
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster.add("d").start()
+            info = await until_info(client, are_alive("abcd"), are_voters("abc"))
+            dead = "b" if info["metadata_leader"] == "c" else "c"
+            cluster[dead].kill()
+            killed_at = time.monotonic()
+            voters = "abc".replace(dead, "") + "d"
+            await until_info(client, are_voters(voters), seconds=2 * WAIT_SECONDS)
+            assert time.monotonic() - killed_at > 55, "it might have come back"
+            cluster[dead].start()
+            await until_info(client, are_alive("abcd"), are_voters(voters))
 
     run(test())
 

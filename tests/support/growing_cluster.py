@@ -91,11 +91,13 @@ async def client_of(url: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def until_info(client: Client, *conditions: Callable[[Info], bool]) -> Info:
+async def until_info(
+    client: Client, *conditions: Callable[[Info], bool], seconds: float = WAIT_SECONDS
+) -> Info:
     """Return what the cluster says of itself, once all of that is so."""
     info: Info = {}
     try:
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(seconds):
             while True:
                 info = await asked(client, "cluster.info")
                 if info.get("nodes") and all(is_so(info) for is_so in conditions):
