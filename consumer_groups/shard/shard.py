@@ -14,7 +14,7 @@ that have neither members nor cursors make room, the one that is empty for longe
 Questions about a shard are answered from what is durable (`fetched`, `described`, `listed`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from typing import assert_never
 
@@ -50,7 +50,7 @@ from consumer_groups.shard.group_requests import QueuedRequest
 from consumer_groups.shard.group_table import GroupTable
 from consumer_groups.shard.heartbeats import Parked, ParkedHeartbeats
 from consumer_groups.shard.outbox import Outbox
-from consumer_groups.shard.records import GroupCursorRecord, validated_group_name
+from consumer_groups.shard.records import validated_group_name
 from envelope.errors import CorruptDataError, JetstreamError, LimitReached
 from envelope.group_errors import UnknownGroup
 from envelope.limits import GROUPS_MAX
@@ -97,6 +97,9 @@ def _summary(table: GroupTable, group: GroupName) -> GroupOverview:
 class Shard:
     """Decides for all groups of one shard; see the module.
 
+    Attributes:
+        table: the groups, as is durable; to be read.
+
     Invariants:
         H5: every group that has members is run.
     """
@@ -107,7 +110,7 @@ class Shard:
         Takes as long as the groups that have members are large; it may be called on a thread. The first event
         should be `StreamsChanged` for all that is `subscribed`.
         """
-        self._table = table
+        self.table = table
         self._outbox = Outbox()
         self._runs: dict[GroupName, GroupRun] = {}
         self._coming: set[GroupName] = set()
@@ -132,21 +135,17 @@ class Shard:
     @property
     def groups(self) -> int:
         """Number of groups, also of those that are about to be."""
-        return len(self._table) + len(self._coming)
+        return len(self.table) + len(self._coming)
 
     @property
     def members(self) -> int:
         """Number of members of all groups, as is durable."""
-        return self._table.members
+        return self.table.members
 
     @property
     def cursors(self) -> int:
         """Number of cursors of all groups, as is durable."""
-        return self._table.cursors
-
-    def all_cursors(self) -> Iterator[tuple[GroupName, GroupCursorRecord]]:
-        """Yield every cursor that is durable and can be read, with its group, in no order."""
-        return self._table.all_cursors()
+        return self.table.cursors
 
     @property
     def subscribed(self) -> frozenset[StreamName]:
@@ -161,7 +160,7 @@ class Shard:
             case Beats():
                 self._beat(event, now)
             case Listed(question, prefix):
-                self._outbox.reply(question, listed(self._table, prefix))
+                self._outbox.reply(question, listed(self.table, prefix))
             case ConnectionClosed(connection):
                 self._end_wait(connection)
             case ShardWritten(number, at):
@@ -191,9 +190,9 @@ class Shard:
             group = validated_group_name(event.group)
             match event.request:
                 case LookUpCursors(partitions):
-                    self._outbox.reply(event.question, fetched(self._table, group, partitions))
+                    self._outbox.reply(event.question, fetched(self.table, group, partitions))
                 case DescribeGroup():
-                    self._outbox.reply(event.question, described(self._table, group))
+                    self._outbox.reply(event.question, described(self.table, group))
                 case request:
                     run = self._run(group, request, now)
                     run.ask(event.question, request)
@@ -209,11 +208,11 @@ class Shard:
             LimitReached: it would be one too many.
         """
         if not (isinstance(request, DeleteGroup) and request.force):
-            self._table.state(group)
+            self.table.state(group)
         run = self._runs.get(group)
         if run is not None:
             return run
-        if group not in self._table and isinstance(request, Join | ResetCursors):
+        if group not in self.table and isinstance(request, Join | ResetCursors):
             self._make_room(now)
         return self._begin(group, now)
 
@@ -221,7 +220,7 @@ class Shard:
         """See to it that there can be one group more."""
         if self.groups < GROUPS_MAX:
             return
-        empty = next((group for group in self._table.empty() if group not in self._runs), None)
+        empty = next((group for group in self.table.empty() if group not in self._runs), None)
         if empty is None:
             raise LimitReached(f"this shard has {GROUPS_MAX} groups")
         run = self._begin(empty, now)
@@ -229,9 +228,9 @@ class Shard:
         self._go_on(run, now)
 
     def _begin(self, group: GroupName, now: MonotonicNs) -> GroupRun:
-        if group not in self._table:
+        if group not in self.table:
             self._coming.add(group)
-        run = self._runs[group] = GroupRun(group, self._table, self._known, self._outbox, now)
+        run = self._runs[group] = GroupRun(group, self.table, self._known, self._outbox, now)
         return run
 
     # --- heartbeats ------------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ class Shard:
         for group, of_group in beats.items():
             run = self._runs.get(group)
             if run is None:
-                news.append(_refused(self._table, group, of_group))
+                news.append(_refused(self.table, group, of_group))
             else:
                 news.append(run.beat(event.connection, of_group, now))
         answer = _joined(news)
@@ -307,7 +306,7 @@ class Shard:
     def _look_after(self, run: GroupRun) -> None:
         """Take note of what a run needs, and drop it if that is nothing."""
         group = run.name
-        if group in self._table or run.is_idle:
+        if group in self.table or run.is_idle:
             self._coming.discard(group)
         if run.is_idle:
             del self._runs[group]

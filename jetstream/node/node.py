@@ -27,7 +27,6 @@ from jetstream.node.api.operations import ApiOperations, ApiServices
 from jetstream.node.api.server import RequestApi
 from jetstream.node.cluster.discovery import Discovery, NoticeBoard, find_place, hear, own_notice
 from jetstream.node.cluster.member import ClusterMember
-from jetstream.node.cluster.member_record import read_record
 from jetstream.node.cluster.metadata_part import keep_cluster_id, open_metadata, taking_part
 from jetstream.node.disk.group_commit import GroupCommit
 from jetstream.node.disk.stream_files import STREAMS_DIRECTORY, StreamFiles
@@ -379,7 +378,7 @@ class Node:
         if parts.peers.address is None:
             return None
         board = NoticeBoard(link, self.config, parts.peers)
-        own = own_notice(parts.peers, parts.identity, read_record(parts.disk).cluster_id)
+        own = own_notice(parts.peers, parts.identity, parts.disk)
         return Discovery(board, own, parts.metadata, self._clock)
 
     def _registration(self, parts: "_Parts") -> RegisterNode:

@@ -62,8 +62,8 @@ class Search:
     def ask(self) -> Notice | None:
         """Return the question to send now; to be called every `ASK_INTERVAL_NS`.
 
-        None: the search is over. What is heard until then counts: the first node that answers need not be the
-        one that this node contradicts.
+        None: the search is over. All that is heard until then counts: the first node that answers need not be
+        the one that this node contradicts.
         """
         self.is_first = self.own.begins and self.found is None and self._asked >= QUESTIONS
         if self.found is not None or self.is_first:

@@ -83,11 +83,11 @@ class NoticeBoard:
             self._heard.put_nowait(notice)
 
 
-def own_notice(peers: PeerSettings, directory: str, cluster_id: str | None) -> Notice:
-    """Return the notice of a node that knows nothing but itself, and of which cluster it is, or was."""
+def own_notice(peers: PeerSettings, directory: str, disk: OsDisk) -> Notice:
+    """Return the notice of a node that knows only itself, and of which cluster its directory is."""
     assert peers.address is not None, "a node that others cannot dial publishes nothing"
     place = NodePlace(peers.identity.node_id, peers.address.host, peers.address.port)
-    return Notice(place, directory, cluster_id)
+    return Notice(place, directory, read_record(disk).cluster_id)
 
 
 async def search(config: NodeConfig, peers: PeerSettings, own: Notice, clock: Clock) -> Notice | None:
@@ -181,7 +181,7 @@ async def find_place(
         await asyncio.to_thread(write_record, disk, replace(record, is_reachable=True))
     if place is not None:
         return place, None
-    own = own_notice(peers, directory, record.cluster_id)
+    own = own_notice(peers, directory, disk)
     begins = peers.begins and record.cluster_id is None
     found = await search(config, peers, replace(own, begins=begins), clock)
     if found is None:

@@ -130,7 +130,7 @@ class GroupService:
         """Yield group, stream or partition, and the offset where it reads on, of all groups read here."""
         for shard in self.shards:
             if shard.machine is not None:
-                for group, cursor in shard.machine.all_cursors():
+                for group, cursor in shard.machine.table.all_cursors():
                     stream, number = cursor.partition
                     is_part = self.streams.is_partitioned(stream)
                     yield group, partition_name(stream, number) if is_part else stream, cursor.offset
