@@ -11,6 +11,8 @@ ack named.
 
 import argparse
 import asyncio
+import contextlib
+import json
 import random
 import shutil
 import statistics
@@ -22,12 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import nats.errors
 import uvloop
 from nats.aio.client import Client
 
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from tests.support.growing_cluster import GrowingCluster, Info, are_alive, are_voters, client_of, until_info
-from tests.support.nodes import request
+from tests.support.nodes import WAIT_SECONDS, request
+from tests.support.pauses import pause
 from tests.support.steady_publisher import SteadyPublisher
 
 STREAM: Final = "numbers"
@@ -35,6 +39,8 @@ MESSAGES_A_SECOND: Final = 10_000
 _KILL_WITHIN_ACKS: Final = 10_000
 """A second: a change takes half a second to two, so the node is killed in most of them."""
 _DEAD_FOR_ACKS: Final = 5_000
+_CLUSTER_INFO: Final = "jetstream.api.cluster.info"
+_ANSWER_SECONDS: Final = 0.25
 FAILOVER: Final = "a plain failover"
 
 
@@ -50,6 +56,10 @@ class Step:
     """From when it was asked for, or its nodes were started, until the voters were as wanted."""
     is_hit: bool
     """The node was killed before they were."""
+
+    def __str__(self) -> str:
+        changed = "" if self.name == FAILOVER else f", changed in {self.change_s:.2f} s"
+        return f"{self.name} (kill {self.killed}): pause {self.pause_s:.2f} s{changed}"
 
 
 @dataclass(slots=True)
@@ -140,12 +150,19 @@ class _Scene:
         self._record.steps.append(Step(name, victim, pause_s, changing.result(), is_hit))
 
     async def _seconds_until(self, voters: int, begun: float) -> float:
-        await until_info(self._client, _are_so_many(voters))
-        return time.monotonic() - begun
+        """Ask until it is so; a question that NATS has handed to the node that died is not waited for."""
+        are_so_many = _are_so_many(voters)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                await pause()
+                with contextlib.suppress(nats.errors.Error):
+                    reply = await self._client.request(_CLUSTER_INFO, b"{}", timeout=_ANSWER_SECONDS)
+                    if are_so_many(json.loads(reply.data)):
+                        return time.monotonic() - begun
 
 
 def _are_so_many(number: int) -> Callable[[Info], bool]:
-    return lambda info: (len(info["voters"]), info["learners"]) == (number, [])
+    return lambda info: (len(info.get("voters", ())), info.get("learners")) == (number, [])
 
 
 async def growth(rounds: int, directory: Path, seed: int, tell: Callable[[str], object]) -> list[GrowthRound]:
@@ -165,8 +182,7 @@ async def growth(rounds: int, directory: Path, seed: int, tell: Callable[[str], 
         shutil.rmtree(one.directory)
         done.append(one)
         acked = f"{one.acked:,} acked, {one.acked_a_second:,.0f}/s"
-        told = ", ".join(f"{step.pause_s:.2f} s ({step.name}, kill {step.killed})" for step in one.steps)
-        tell(f"{number + 1}/{rounds} seed {one.seed}: {acked}; pauses {told}")
+        tell(f"{number + 1}/{rounds} seed {one.seed}: {acked}; {', '.join(map(str, one.steps))}")
     steps = [step for one in done for step in one.steps]
     for name in dict.fromkeys(step.name for step in steps):
         tell(_summary(name, [step for step in steps if step.name == name]))
