@@ -14,11 +14,13 @@ from envelope.errors import StorageError
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from tests.support.backups import backed_up, node_of_backup, store_at, stored
+from tests.support.backups import backed_up, node_of_backup, restored, store_at, stored
 from tests.support.cluster_scene import ClusterScene, three_nodes
 from tests.support.commands import CommandProcess, json_lines, succeeded
 from tests.support.commands import jetstream as command
-from tests.support.nodes import NodeProcess, node_config, run
+from tests.support.growing_cluster import GrowingCluster, are_alive, are_voters, client_of, until_info
+from tests.support.nats_server import NatsServer
+from tests.support.nodes import NodeProcess, nats_and_node, node_config, run
 from tests.support.pauses import pause_thread
 
 RECORDS = 40_000
@@ -156,5 +158,38 @@ def test_a_backup_outlives_the_leader_that_it_reads_from(scene: ClusterScene, tm
             assert await stored(target, "orders") == before
             info = await target.streams.info("orders")
             assert (info.replicas, info.config.replicas) == ([info.leader], 1)
+
+    run(scenario())
+
+
+def test_a_restored_node_grows_into_a_cluster(tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path / "source") as (url, _), jetstream.connect(url) as client:
+            await client.streams.create("orders", "orders.>", **SMALL)
+            await fill(client, range(1000))
+            await client.streams.truncate("orders", 77)
+            await client.cursors.commit("me", "orders", 500)
+            before = await stored(client, "orders")
+            await backed_up(client, place)
+        with NatsServer(tmp_path / "nats") as server:
+            cluster = GrowingCluster(tmp_path / "cluster", server.url)
+            try:
+                await restored(place, cluster.add("a").data, node_id="a")
+                for name in "bc":
+                    cluster.add(name)
+                cluster.start()
+                async with client_of(server.url) as nats, jetstream.connect(server.url) as client:
+                    await until_info(nats, are_alive("abc"), are_voters("abc"))
+                    await client.streams.update("orders", replicas=3)
+                    await cluster.until_whole(nats, "orders", 3)
+                    assert await stored(client, "orders") == before
+                    assert (await client.cursors.get("me", "orders")).offset == 500
+                    info = await client.streams.info("orders")
+                    ends = {(state.node, state.synced_end) for state in info.replica_states}
+                    assert ends == {("a", 1000), ("b", 1000), ("c", 1000)}
+            finally:
+                cluster.close()
 
     run(scenario())
