@@ -37,7 +37,7 @@ DISCOVERY_WORD: Final = "discovery"
 """Behind the API's prefix: where notices are published."""
 _NOTICES_WAITING_MAX: Final = 256
 """More are dropped: every notice comes again."""
-_ASK_AGAIN_SECONDS: Final = 1.0
+_ASK_AGAIN_NS: Final = 1_000_000_000
 """How often a node asks that is out of touch with the metadata group."""
 
 
@@ -199,20 +199,27 @@ class Discovery:
         self._group = group
         self._clock = clock
         self._answered_at = MonotonicNs(-ASK_INTERVAL_NS)
+        self._owes_answer = False
         self._complained: set[NodeId] = set()
 
     async def run(self) -> None:
         """Take part until cancelled."""
         await self._board.listen()
+        asked_at = self._clock.monotonic()
         await self._board.publish(self._notice(asks=True))
         while True:
-            notice = await self._board.next(_ASK_AGAIN_SECONDS)
+            notice = await self._board.next((ASK_INTERVAL_NS if self._owes_answer else _ASK_AGAIN_NS) / 1e9)
             if notice is not None:
-                await self._take(notice)
-            elif self._group.leader is None:
+                self._take(notice)
+            now = self._clock.monotonic()
+            if self._owes_answer and now >= self._answered_at + ASK_INTERVAL_NS:  # all hear every answer
+                self._owes_answer, self._answered_at = False, now
+                await self._board.publish(self._notice(asks=False))
+            if self._group.leader is None and now >= asked_at + _ASK_AGAIN_NS:
+                asked_at = now
                 await self._board.publish(self._notice(asks=True))
 
-    async def _take(self, notice: Notice) -> None:
+    def _take(self, notice: Notice) -> None:
         source, own = notice.source, self._own.source
         if source == own:
             return
@@ -222,10 +229,7 @@ class Discovery:
             hear(self._group, notice)
         elif None not in (notice.cluster_id, self._cluster_id) and notice.cluster_id != self._cluster_id:
             self._complain(source, f"is of another cluster of this name: id={notice.cluster_id}")
-        now = self._clock.monotonic()
-        if notice.asks and now >= self._answered_at + ASK_INTERVAL_NS:  # all who ask hear every answer
-            self._answered_at = now
-            await self._board.publish(self._notice(asks=False))
+        self._owes_answer |= notice.asks
 
     def _is_kin(self, notice: Notice) -> bool:
         row = self._group.catalog.node(notice.source.node_id)
