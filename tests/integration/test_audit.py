@@ -55,6 +55,7 @@ BODIES: dict[str, Mapping[str, object]] = {
     "stream.info": ORDERS,
     "stream.list": {},
     "stream.lookup": {"subject": "orders.eu"},
+    "stream.publishers": ORDERS,
     "stream.truncate": {**ORDERS, "before": 0},
     "stream.set_txid": {**ORDERS, "txid": 7},
     "stream.reset_time": ORDERS,

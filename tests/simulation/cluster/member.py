@@ -49,6 +49,8 @@ class Member:
         self._reporter = LivenessReporter(life.name, life.lease, world.swarm.controller)
         self._unheard: set[NodeId] = set()
         self._rows_at = 0
+        self._rows_owed = 0
+        """Rows that are on their way: a process that stands still takes none."""
         self._begun: set[tuple[Incarnation, LeaderEpoch]] = set()
 
     @property
@@ -167,11 +169,17 @@ class Member:
         """Let the replicas know, in order, and perhaps late."""
         world = self._world
         late = 0 if world.healing else world.replicas.delay(world.swarm.late_rows)
-        if not late and self._rows_at <= world.timeline.now:
+        if not late and not self._rows_owed:
             self._life.learn(rows)
             return
+
+        def learn_late() -> None:
+            self._rows_owed -= 1
+            self._life.learn(rows)
+
+        self._rows_owed += 1
         self._rows_at = max(self._rows_at, world.timeline.now + late)
-        world.timeline.at(self._rows_at, self._life.hold, partial(self._life.learn, rows))
+        world.timeline.at(self._rows_at, self._life.hold, learn_late)
 
     # --- what nodes say ---------------------------------------------------------------------------------
 
