@@ -10,6 +10,7 @@ them. The other stores promise that by themselves, HDFS only with `dfs.datanode.
 import contextlib
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final, Self
@@ -83,16 +84,23 @@ class ObjectStore:
             if self._has_directories:
                 self._files.create_dir(self._at(str(PurePosixPath(path).parent)), recursive=True)
             # An exception closes the stream too: the object is then left in part, as its name shows.
-            with self._files.open_output_stream(self._at(path)) as stream:
+            # In a folder under another name first: two may write the same object, and one be killed.
+            begun = path if self._settle is None else f"{path}.{uuid.uuid4().hex}.part"
+            with self._files.open_output_stream(self._at(begun)) as stream:
                 for chunk in chunks:
                     stream.write(chunk)
                     self._answered()
         try:
-            self.settle(path)
+            self.settle(begun)
+            if begun != path:
+                with self._doing(f"writing {path}"):
+                    self._files.move(self._at(begun), self._at(path))
+                self.settle(path)
         except TierUnavailable:
             # Another sync might succeed although the pages are gone: the object must be written anew.
-            with contextlib.suppress(TierUnavailable):
-                self.delete(path)
+            for each in {begun, path}:
+                with contextlib.suppress(TierUnavailable):
+                    self.delete(each)
             raise
 
     def settle(self, path: str) -> None:

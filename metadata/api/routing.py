@@ -23,6 +23,7 @@ from metadata.api.requests import (
     ListCursorsRequest,
     ListGroupsRequest,
     ListNamespacesRequest,
+    ListStreamsRequest,
     NamespaceInfoRequest,
     ReassignStreamRequest,
     RebalanceRequest,
@@ -78,6 +79,7 @@ def home_of(request: Request, catalog: Catalog, metadata_leader: NodeId | None) 
             return metadata_leader if row is None else row.leader
         case (
             ReassignStreamRequest()
+            | ListStreamsRequest(internal=True)  # a backup's: none may be missing
             | ClusterInfoRequest()
             | UpdateClusterRequest()
             | DrainNodeRequest()

@@ -28,13 +28,14 @@ from envelope.errors import (
     UnknownStream,
 )
 from envelope.internal_streams import is_internal
-from envelope.types import Incarnation, LeaderEpoch, Offset, TimestampUs
+from envelope.types import Compact, Incarnation, LeaderEpoch, Offset, TimestampUs
 from jetstream.client.backup.plan import CutObject, ObjectCut, RangeMerged, complete_sets, ending_by, reusable
 from jetstream.client.connection import JetstreamClient
 from jetstream.client.read.fetch_pipeline import ReaderPlace
 from jetstream.client.read.records import to_timestamp
 from jetstream.tier.backups.backup_store import BackupStore
 from jetstream.tier.backups.manifest import BackedUpNamespace, BackedUpStream, BackupManifest, BackupObject
+from metadata.api.namespace_responses import NamespaceInfo
 from metadata.api.publisher_responses import StreamPublishers
 from metadata.api.responses import StreamInfo
 from metadata.namespaces import EVERYWHERE, NamespaceLimits
@@ -115,8 +116,7 @@ class Backup:
         if last is not None:
             created_at = max(created_at, TimestampUs(last.created_at + 1))
         cluster = await patiently(self._client.requests.cluster_info)
-        namespaces = await patiently(lambda: self._client.namespaces.list(limited=True))
-        infos = await self._infos()
+        namespaces, infos = await self._limits_and_infos()
         self.progress = replace(self.progress, total=len(infos))
         streams = await self._copied(infos, last, known)
         there = tuple(complete_sets(streams, [info.config for info in infos]))
@@ -139,6 +139,20 @@ class Backup:
         return BackupMade(
             name=name, manifest=manifest, left_out=left_out, damaged=damaged, progress=self.progress
         )
+
+    async def _limits_and_infos(self) -> tuple[list[NamespaceInfo], list[StreamInfo]]:
+        """Return limits of namespaces, and streams as they were while these were in force.
+
+        Raises:
+            UnavailableError: limits change all the time.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            before = await patiently(lambda: self._client.namespaces.list(limited=True))
+            infos = await self._infos()
+            after = await patiently(lambda: self._client.namespaces.list(limited=True))
+            if [(each.name, each.limits) for each in before] == [(each.name, each.limits) for each in after]:
+                return after, infos
+        raise UnavailableError("limits of namespaces change all the time")
 
     async def _infos(self) -> list[StreamInfo]:
         """Return what streams there are: the system's own first, otherwise in the order of their names."""
@@ -274,11 +288,24 @@ class StreamCopy:
         """Read what is to be copied; it may still be on its way to the store when this returns."""
         before = self._before
         for attempts_left in reversed(range(_ATTEMPTS_MAX)):
+            began = time.monotonic()
             try:
                 await self._read(before, has_read)
+                if await self._may_lack_tombstones(time.monotonic() - began):
+                    if not attempts_left:
+                        raise UnavailableError(
+                            f"stream {self._info.config.name!r} is read more slowly than its tombstones go"
+                        )
+                    continue
             except (UnknownStream, StreamRecreated):
                 self._range = None
-                return
+                if not await self._is_there():
+                    return
+                if not attempts_left:  # nodes that are out of touch do not know it
+                    raise UnavailableError(
+                        f"not every node knows stream {self._info.config.name!r}"
+                    ) from None
+                await asyncio.sleep(_PAUSE_S)
             except (DivergedHistory, OffsetOutOfRange) as error:
                 # An unclean election has chosen other records, or retention was faster.
                 if not attempts_left:
@@ -286,6 +313,21 @@ class StreamCopy:
                 before = None if isinstance(error, DivergedHistory) else before
             else:
                 return
+
+    async def _may_lack_tombstones(self, read_s: float) -> bool:
+        """Return whether tombstones may have gone whose records had been read before."""
+        info = await patiently(lambda: self._client.streams.info(self._info.config.name))
+        config = info.config
+        return Compact.KEY in (config.compact, self._info.config.compact) and (
+            read_s >= config.tombstone_retention.total_seconds()
+        )
+
+    async def _is_there(self) -> bool:
+        try:
+            info = await patiently(lambda: self._client.streams.info(self._info.config.name))
+        except UnknownStream:
+            return False
+        return info.incarnation == self._info.incarnation
 
     async def stream(self) -> BackedUpStream | None:
         """Return the stream once all of it is stored; None: it was deleted meanwhile."""
@@ -308,10 +350,7 @@ class StreamCopy:
         name, incarnation = self._info.config.name, Incarnation(self._info.incarnation)
         # First, so that nothing is told of records behind the end.
         self._publishers = await patiently(lambda: self._client.streams.publishers(name))
-        ranges = await self._client.ranges([name], patience_s=_PATIENCE_S)
-        if name not in ranges or ranges[name].incarnation != incarnation:
-            raise UnknownStream(f"stream {name!r} was deleted")
-        start, end = ranges[name].start, ranges[name].end
+        start, end = await self._committed(name, incarnation)
         self._objects = [*reusable(before, self._info.config, start, end)]
         self._range = start, end
         while True:
@@ -332,6 +371,12 @@ class StreamCopy:
                 self._objects = [*ending_by(await self._settled(), merged.base)]
             else:
                 return
+
+    async def _committed(self, name: str, incarnation: Incarnation) -> tuple[Offset, Offset]:
+        ranges = await self._client.ranges([name], patience_s=_PATIENCE_S)
+        if name not in ranges or ranges[name].incarnation != incarnation:
+            raise UnknownStream(f"stream {name!r} was deleted")
+        return ranges[name].start, ranges[name].end
 
     async def _settled(self) -> list[BackupObject]:
         return [each if isinstance(each, BackupObject) else await each for each in self._objects]

@@ -202,6 +202,17 @@ class PublisherHistory:
         while steps and steps[0].base < high_watermark:  # these records are never forgotten
             steps.popleft()
 
+    def committed_state(self) -> tuple[TxidMark | None, list[tuple[bytes, PublisherSession]]]:
+        """Return the last txid and the sessions without what came in records that are not committed."""
+        txid, sessions = self.txid, self.sessions.copy()
+        for step in reversed(self._steps):
+            if step.base < self.high_watermark:
+                break
+            txid = step.txid
+            for session, before in reversed(step.sessions):
+                sessions.put(session, before)
+        return txid, list(sessions.items())
+
     def lead_from(self, high_watermark: Offset, now: TimestampUs) -> None:
         """Begin a reign whose leader knows that records below ``high_watermark`` are committed."""
         self.high_watermark = high_watermark

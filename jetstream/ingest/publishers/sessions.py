@@ -66,6 +66,7 @@ class PublisherSessions:
 
     Invariants:
         D3: a session's sequence and offset only increase, until it has expired or is taken back.
+            Held by test_a_session_is_what_the_list_says.
         D6: a session is known while the fate of its last record is not.
             Held by test_a_session_is_known_while_its_last_record_is_not_committed.
     """
@@ -122,11 +123,12 @@ class PublisherSessions:
             self.fall_back(timestamp)
         self._newest_us = timestamp
         before = self.find(session)
+        if before is not None and offset <= before.offset:
+            return  # what is known, by a note, is of a later record than this one
         if before is not None and before.timestamp <= timestamp - self._window_us:
             before = None  # expired before this one began it anew
         if before is not None and sequence <= before.sequence:
             return
-        assert before is None or offset > before.offset, f"D3: {stored} after {before}"
         is_gapless = after == (0 if before is None else before.sequence) and sequence == after + 1
         is_gapless = is_gapless and (before is None or before.is_gapless)
         self.put(session, PublisherSession(sequence, offset, timestamp, is_gapless))

@@ -30,9 +30,11 @@ from metadata.api.requests import (
     REQUESTS,
     ClusterInfoRequest,
     FindCoordinatorRequest,
+    ListStreamsRequest,
     Request,
     StoredQuestion,
     StreamInfoRequest,
+    StreamPublishersRequest,
 )
 from metadata.api.responses import CoordinatorInfo, StreamInfo
 from metadata.api.routing import home_of, node_subject
@@ -221,7 +223,7 @@ class RequestApi:
                 is_safe = is_repeatable or isinstance(error, NotLeader | NoResponders)
                 is_over = isinstance(error, NoResponders) and self._has_no_heir(request)
                 if not is_safe or is_over or self._services.clock.monotonic() > gives_up_at:
-                    if isinstance(request, StreamInfoRequest):
+                    if isinstance(request, StreamInfoRequest) and not self._needs_all(request):
                         return await self._last_known(request)
                     raise
             await asyncio.sleep(LOOK_SECONDS)
@@ -233,6 +235,16 @@ class RequestApi:
         row = self._metadata.catalog.stream(StreamName(request.name))
         return row is not None and len(row.isr_nodes) == 1
 
+    def _needs_all(self, request: Request) -> bool:
+        """Return whether an old catalogue may answer it wrongly: a list, or that there is no such stream."""
+        match request:
+            case ListStreamsRequest(internal=True):
+                return True
+            case StreamInfoRequest(name=name) | StreamPublishersRequest(name=name):
+                return self._metadata.catalog.stream(StreamName(name)) is None
+            case _:
+                return False
+
     async def _last_known(self, request: StreamInfoRequest) -> bytes:
         """Return the catalogue's part of the info of a stream whose leader does not answer."""
         info = await self._operations.answer(request, is_live=False)
@@ -242,6 +254,8 @@ class RequestApi:
 
     async def _ask_home(self, request: Request, suffix: str, data: bytes) -> bytes:
         home = home_of(request, self._metadata.catalog, self._metadata.leader)
+        if home is None and self._metadata.leader is None and self._needs_all(request):
+            raise NotLeader("this node knows no metadata leader: its catalogue may be old")
         if home in (None, self._node_id):
             return encode_response(await self._operations.answer(request))
         subject = node_subject(self._prefix, home, suffix)

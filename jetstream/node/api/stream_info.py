@@ -9,7 +9,6 @@ from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import LeaderEpoch, Offset, TimestampUs
 from jetstream.log.rewriting.compaction_plan import cleanable, dirty_ratio
 from jetstream.log.state.epochs import EpochHistory
-from jetstream.node.disk.history_file import sessions_of
 from jetstream.node.maintenance.stream_times import time_ahead_us
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.replica import StreamReplica
@@ -124,7 +123,8 @@ def stream_publishers(
     """Return what a stream that is led here remembers of its publishers, as far as it is committed."""
     history = replica.context.opened.history
     after = None if request.after is None else request.after.encode("latin-1", "replace")
-    known = sorted(sessions_of(history.sessions, high_watermark))
+    txid, sessions_now = history.committed_state()
+    known = sorted((session, last) for session, last in sessions_now if last.offset < high_watermark)
     behind = [(session, last) for session, last in known if after is None or session > after]
     sessions = fitting_page(
         (
@@ -139,7 +139,7 @@ def stream_publishers(
         ),
         request.limit,
     )
-    txid, txid_set = history.txid, row.txid_set
+    txid_set = row.txid_set
     return StreamPublishers(
         name=row.name,
         incarnation=row.incarnation,

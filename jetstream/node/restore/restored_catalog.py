@@ -3,7 +3,7 @@
 from typing import Final
 
 from envelope.errors import DamagedBackup
-from envelope.types import LeaderEpoch, LogIndex, Offset
+from envelope.types import LeaderEpoch, LogIndex, Offset, TimestampUs
 from jetstream.tier.backups.manifest import BackedUpStream, BackupManifest
 from metadata.catalog.catalog import Catalog
 from metadata.catalog.tables import (
@@ -28,15 +28,15 @@ EPOCHS_SKIPPED: Final = 1 << 20
 backed up may have gone on, and a reader of what it stored then must be told that this is another history."""
 
 
-def restored_catalog(manifest: BackupManifest, node: RegisteredNode) -> Catalog:
-    """Return the catalogue with which ``node`` begins alone.
+def restored_catalog(manifest: BackupManifest, node: RegisteredNode, now: TimestampUs) -> Catalog:
+    """Return the catalogue with which ``node`` begins alone, restored at ``now``.
 
     Tickets that were given out are good no more: their keys are not in a backup.
 
     Raises:
         DamagedBackup: its streams or limits contradict each other.
     """
-    streams = {stream.name: _row(stream, node) for stream in manifest.streams}
+    streams = {stream.name: _row(stream, node, now) for stream in manifest.streams}
     limits = {each.name: Namespace(each.name, each.limits) for each in manifest.namespaces}
     tables = Tables(
         nodes={node.node_id: node},
@@ -70,15 +70,17 @@ def _txid_set(stream: BackedUpStream) -> TxidSet | None:
     )
 
 
-def _row(stream: BackedUpStream, node: RegisteredNode) -> Stream:
-    newest = max(stream.leader_epoch, stream.last_epoch)
+def _row(stream: BackedUpStream, node: RegisteredNode, now: TimestampUs) -> Stream:
+    newest = max(stream.leader_epoch, stream.last_epoch) + EPOCHS_SKIPPED
+    # No two restores of one backup may give one epoch to different records; all stay below 2^53.
+    newest = max(newest, now // 1000 << 11)
     return Stream(
         config=restored_config(stream.config),
         incarnation=stream.incarnation,
         created=stream.created,
         replicas=(node.node_id,),
         leader=None,
-        leader_epoch=LeaderEpoch(newest + EPOCHS_SKIPPED),
+        leader_epoch=LeaderEpoch(newest),
         isr=(InSyncReplica(node.node_id, node.directory),),
         isr_version=1,
         txid_set=_txid_set(stream),

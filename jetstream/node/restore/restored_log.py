@@ -59,13 +59,15 @@ def restored_segments(stream: BackedUpStream) -> list[RestoredSegment]:
 def restored_publishers(stream: BackedUpStream) -> PublisherState:
     """Return what is to be known of a stream's publishers beside what its records tell: all are searched."""
     txid = stream.publishers.last_txid
+    if txid is not None and txid.offset >= stream.end:
+        txid = None  # an unclean election has taken its record back
     mark = None if txid is None else TxidMark(LeaderEpoch(txid.leader_epoch), Offset(txid.offset), txid.txid)
     sessions = (
         (
             each.session.encode("latin-1"),
             PublisherSession(each.sequence, Offset(each.offset), to_timestamp(each.time), each.gapless),
         )
-        for each in stream.publishers.sessions
+        for each in sorted(stream.publishers.sessions, key=lambda each: (each.time, each.offset))
         if each.offset < stream.end  # an unclean election may have taken others back while it was copied
     )
     return PublisherState(LastTxid(Offset(0), mark), tuple(sessions))

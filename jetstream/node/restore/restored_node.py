@@ -4,6 +4,7 @@ Until all of it is durable the directory has no identity, and so no node begins 
 says that what is there is ours to be begun anew.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envelope.errors import DirectoryInUse, StorageError
-from envelope.types import NodeEpoch, NodeId, Term
+from envelope.types import NodeEpoch, NodeId, Term, TimestampUs
 from jetstream.log.disk.identity import IDENTITY_FILE, LOCK_FILE, new_identity, put_identity
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.port import Disk, make_directories
@@ -94,7 +95,9 @@ def restore_node(
             _check_empty(disk, directory)
             identity = new_identity()
             owner = NodeId(node_id or f"node-{identity[:8]}")
-            catalog = restored_catalog(manifest, _registered(owner, identity))
+            catalog = restored_catalog(
+                manifest, _registered(owner, identity), TimestampUs(time.time_ns() // 1000)
+            )
             _begin(disk)
             size = _write_streams(disk, store, manifest, progressed)
             _write_metadata(disk, catalog)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from envelope.errors import DamagedBackup
-from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset
+from envelope.types import Incarnation, LeaderEpoch, NodeEpoch, NodeId, Offset, TimestampUs
 from jetstream.node.restore.restored_catalog import EPOCHS_SKIPPED, restored_catalog, restored_config
 from jetstream.tier.backups.manifest import BackedUpStream
 from metadata.catalog.catalog import Catalog
@@ -24,8 +24,11 @@ NODE = RegisteredNode(
 )
 
 
+NOW = TimestampUs(1_800_000_000_000_000)
+
+
 def restored(*streams: BackedUpStream) -> Catalog:
-    return decode(encode(restored_catalog(backup_manifest(*streams), NODE)))
+    return decode(encode(restored_catalog(backup_manifest(*streams), NODE, NOW)))
 
 
 def test_one_node_has_every_stream_alone() -> None:
@@ -47,18 +50,28 @@ def test_settings_are_those_of_before_but_for_what_one_node_cannot_have() -> Non
 
 
 def test_epochs_begin_far_above_all_that_the_old_cluster_may_have_come_to() -> None:
-    later = backed_up_stream(backup_object(0, 10, epoch=9), end=10)
+    late = LeaderEpoch(1 << 52)
+    later = backed_up_stream(backup_object(0, 10, epoch=late), end=10)
     [orders] = restored(later).streams()
-    assert orders.leader_epoch == 9 + EPOCHS_SKIPPED
-    [orders] = restored(replace(later, leader_epoch=LeaderEpoch(12))).streams()
-    assert orders.leader_epoch == 12 + EPOCHS_SKIPPED
+    assert orders.leader_epoch == late + EPOCHS_SKIPPED
+    [orders] = restored(replace(later, leader_epoch=LeaderEpoch(late + 3))).streams()
+    assert orders.leader_epoch == late + 3 + EPOCHS_SKIPPED
+
+
+def test_two_restores_of_one_backup_give_no_epoch_to_different_records() -> None:
+    first, second = (
+        restored_catalog(backup_manifest(WHOLE), NODE, TimestampUs(now)).streams()[0].leader_epoch
+        for now in (NOW, NOW + 1000)
+    )
+    assert second - first > 1000, "each may be led anew many times meanwhile"
+    assert second < 1 << 53
 
 
 def test_streams_that_contradict_each_other_are_a_damaged_backup() -> None:
     twin = replace(WHOLE, config=WHOLE.config.model_copy(update={"name": "twin"}))
     for streams in ((WHOLE, WHOLE), (WHOLE, twin)):
         with pytest.raises(DamagedBackup):
-            restored_catalog(backup_manifest(*streams), NODE)
+            restored_catalog(backup_manifest(*streams), NODE, NOW)
 
 
 def test_the_node_leads_all_once_it_has_registered() -> None:
