@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from envelope.errors import DamagedBackup
 from jetstream.cli.client_connection import connected
@@ -18,6 +19,7 @@ from jetstream.client.backup.backup import Backup, BackupMade
 from jetstream.client.nodes.background import beside
 from jetstream.node.restore.restored_node import RestoredNode, restore_node
 from jetstream.node.runtime.version import VERSION
+from jetstream.node.settings.node_config import Name
 from jetstream.tier.backups.backup_store import BackupStore
 from jetstream.tier.backups.manifest import BackupManifest
 from jetstream.tier.object_store import ObjectStore, without_secrets
@@ -32,6 +34,7 @@ RESTORE_EXAMPLES: Final = (
     "jetstream restore /srv/backups --list",
 )
 
+_NAME: Final = TypeAdapter(Name)
 _INTERVAL_S: Final = 10.0
 """Between two lines that say how far it is."""
 
@@ -91,6 +94,11 @@ def restore(
         return
     if data is None:
         raise typer.BadParameter("say which directory is to be made", param_hint="--data")
+    if node_id is not None:
+        try:
+            _NAME.validate_python(node_id)
+        except ValidationError:
+            raise typer.BadParameter(f"{node_id!r} is no id of a node", param_hint="--node-id") from None
     manifest = store.manifest(name)
     with progress("restoring", sum(stream.size for stream in manifest.streams), quiet=as_json) as moved:
         node = restore_node(store, manifest, data, node_id, moved)
