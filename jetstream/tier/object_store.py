@@ -84,24 +84,40 @@ class ObjectStore:
             if self._has_directories:
                 self._files.create_dir(self._at(str(PurePosixPath(path).parent)), recursive=True)
             # An exception closes the stream too: the object is then left in part, as its name shows.
-            # In a folder under another name first: two may write the same object, and one be killed.
-            begun = path if self._settle is None else f"{path}.{uuid.uuid4().hex}.part"
-            with self._files.open_output_stream(self._at(begun)) as stream:
+            with self._files.open_output_stream(self._at(path)) as stream:
                 for chunk in chunks:
                     stream.write(chunk)
                     self._answered()
         try:
-            self.settle(begun)
-            if begun != path:
-                with self._doing(f"writing {path}"):
-                    self._files.move(self._at(begun), self._at(path))
-                self.settle(path)
+            self.settle(path)
         except TierUnavailable:
             # Another sync might succeed although the pages are gone: the object must be written anew.
-            for each in {begun, path}:
-                with contextlib.suppress(TierUnavailable):
-                    self.delete(each)
+            with contextlib.suppress(TierUnavailable):
+                self.delete(path)
             raise
+
+    def put_shared(self, path: str, chunks: Iterable[Buffer]) -> None:
+        """Write an object that others may write at the same time, with the same bytes; durable on return.
+
+        In a folder it is written under a name that ends in ``.part``, which a process that is killed leaves
+        there, and renamed. Object stores show no object in part; HDFS ends the older of two writers.
+
+        Raises:
+            TierUnavailable: the store refused.
+        """
+        if self._settle is None:
+            self.put(path, chunks)
+            return
+        begun = f"{path}.{uuid.uuid4().hex}.part"
+        try:
+            self.put(begun, chunks)
+            with self._doing(f"renaming {begun}"):
+                self._files.move(self._at(begun), self._at(path))
+        except TierUnavailable:
+            with contextlib.suppress(TierUnavailable):
+                self.delete(begun)
+            raise
+        self.settle(path)
 
     def settle(self, path: str) -> None:
         """Return when an existing object is durable; raises `TierUnavailable`."""

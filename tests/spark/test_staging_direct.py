@@ -79,7 +79,7 @@ EACH = pytest.mark.slow("tests/spark/test_staging_direct.py")
     ("when", "first", "step"),
     [
         ("before", 0, 4),
-        ("after", 2, 4),
+        ("after", 0, 4),
         ("torn", 0, 1),
         pytest.param("before", 0, 1, marks=EACH),
         pytest.param("after", 0, 1, marks=EACH),

@@ -90,7 +90,7 @@ class BackupStore:
         path = object_path(hashed.sha256)
         if hashed.sha256 in known or is_there(self._store, path, hashed.sha256, hashed.size):
             return hashed.sha256, False
-        self._store.put(path, chunks)
+        self._store.put_shared(path, chunks)
         self._store.drop_cache(path)  # nodes of this machine have a better use for the memory
         return hashed.sha256, True
 
@@ -101,7 +101,7 @@ class BackupStore:
             TierUnavailable: the store refused.
         """
         path, content = encode_backup(manifest)
-        self._store.put(path, [content])
+        self._store.put_shared(path, [content])
         return path
 
     def chunks(self, wanted: BackupObject) -> Iterator[Buffer]:
