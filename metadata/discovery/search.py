@@ -1,9 +1,9 @@
 """The machine by which a new node finds its cluster, or begins one where it is told to and there is none.
 
-Theory of operation. The node asks all nodes who listen, again and again, and belongs to the cluster of the
-first that names voters. Only a node that is told to begin a cluster does so, after nobody has answered
-several questions. Two that are told so at once, with one name, hear each other and both stop: an operator
-has to choose.
+Theory of operation. The node asks all nodes who listen, again and again, and belongs to the cluster of one
+that names voters, once others have had the time to contradict it. Only a node that is told to begin a cluster
+does so, after nobody has answered several questions. Two that are told so at once, with one name, hear each
+other and both stop: an operator has to choose.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ ASK_INTERVAL_NS: Final = 200 * _MS
 """How often a node asks."""
 QUESTIONS: Final = 5
 """So many in a row that NATS has taken remain unanswered before a node begins a cluster."""
+MORE_QUESTIONS: Final = 2
+"""So many are asked once a node has answered: another one that this node contradicts may be slower."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Search:
         if self.own.begins and notice.begins:
             self._refuse(f"is to begin the cluster, and so is {other}: only one may be", "peers.init")
         if notice.voters:
+            if self.found is None:
+                self._asked = 0
             self.found = notice
 
     def ask(self) -> Notice | None:
@@ -65,8 +69,11 @@ class Search:
         None: the search is over. All that is heard until then counts: the first node that answers need not be
         the one that this node contradicts.
         """
-        self.is_first = self.own.begins and self.found is None and self._asked >= QUESTIONS
-        if self.found is not None or self.is_first:
+        if self.found is not None:
+            is_over = self._asked >= MORE_QUESTIONS
+        else:
+            is_over = self.is_first = self.own.begins and self._asked >= QUESTIONS
+        if is_over:
             return None
         self._asked += 1
         return self.own

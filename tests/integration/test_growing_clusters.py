@@ -334,6 +334,8 @@ def test_a_node_that_contradicts_those_that_run_says_so_and_gives_up(
             assert f"node c is where b at 127.0.0.1:{cluster['b'].peer_port} says that it is" in ended(
                 squatter
             )
+            for second in (f"b at 127.0.0.1:{double.peer_port}", f"c at 127.0.0.1:{cluster['b'].peer_port}"):
+                await until_logged(cluster["b"], f"{second} has the id or the address")
             await until_info(client, are_alive("ab"), are_voters("a"))
 
     run(test())

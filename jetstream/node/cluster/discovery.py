@@ -223,12 +223,15 @@ class Discovery:
         source, own = notice.source, self._own.source
         if source == own:
             return
+        is_double = source.node_id == own.node_id or (source.host, source.port) == (own.host, own.port)
         if notice.directory == self._own.directory:
             self._complain(source, "has a copy of this node's directory: never start one twice")
-        elif self._is_kin(notice) and source.node_id != own.node_id:
+        elif self._is_kin(notice) and not is_double:
             hear(self._group, notice)
         elif None not in (notice.cluster_id, self._cluster_id) and notice.cluster_id != self._cluster_id:
             self._complain(source, f"is of another cluster of this name: id={notice.cluster_id}")
+        elif is_double:
+            self._complain(source, "has the id or the address of this node: give it another")
         self._owes_answer |= notice.asks
 
     def _is_kin(self, notice: Notice) -> bool:

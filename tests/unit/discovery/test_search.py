@@ -7,7 +7,7 @@ import pytest
 from envelope.errors import InvalidConfig
 from envelope.types import NodeId
 from metadata.discovery.notices import NodePlace, Notice
-from metadata.discovery.search import QUESTIONS, Search
+from metadata.discovery.search import MORE_QUESTIONS, QUESTIONS, Search
 
 OWN = Notice(NodePlace(NodeId("a"), "h", 1), "da", asks=True)
 FIRST = replace(OWN, begins=True)
@@ -27,6 +27,9 @@ def test_a_node_asks_until_it_hears_of_voters() -> None:
     search.hear(OWN)
     asked(search, 1)
     search.hear(MEMBER)
+    asked(search, 1)
+    search.hear(MEMBER)
+    asked(search, MORE_QUESTIONS - 1)
     assert search.ask() is None
     assert (search.found, search.is_first) == (MEMBER, False)
 
@@ -52,6 +55,7 @@ def test_a_node_that_is_told_to_begin_a_cluster_that_is_there_joins_it() -> None
     search = Search(FIRST)
     asked(search, QUESTIONS)
     search.hear(MEMBER)
+    asked(search, MORE_QUESTIONS)
     assert search.ask() is None
     assert (search.found, search.is_first) == (MEMBER, False)
 
@@ -82,7 +86,8 @@ def test_a_node_of_the_same_cluster_comes_back() -> None:
 
 def test_a_node_that_has_found_its_cluster_is_contradicted_by_another_one_of_it() -> None:
     search = Search(OWN)
-    assert search.ask() == OWN
+    asked(search, 1)
     search.hear(MEMBER)
+    asked(search, MORE_QUESTIONS)
     with pytest.raises(InvalidConfig, match="node a is another node too"):
         search.hear(replace(MEMBER, source=NodePlace(NodeId("a"), "h", 2), directory="other"))
