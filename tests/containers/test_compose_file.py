@@ -1,7 +1,5 @@
 """What can be told of the image and compose.yaml without an engine: a node takes these settings."""
 
-import json
-
 import pytest
 
 from jetstream.node.settings.node_config import NodeConfig, load_config
@@ -26,12 +24,10 @@ def test_each_node_takes_the_settings_of_the_compose_file(monkeypatch: pytest.Mo
 
 
 def test_no_two_services_of_the_compose_file_want_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = read_services()
-    peers = [json.loads(services[name].environment["JETSTREAM_NODE_PEERS__VOTERS"]) for name in NODES]
-    assert peers[0] == peers[1] == peers[2]
-    assert list(peers[0]) == list(NODES)
     configs = [_settings(monkeypatch, name) for name in NODES]
     ports = [config.socket.port for config in configs]
     ports += [config.http.port for config in configs if config.http is not None]
-    ports += [int(address.rpartition(":")[2]) for address in peers[0].values()]
+    peers = [config.peers for config in configs if config.peers is not None]
+    ports += [each.advertise.port for each in peers if each.advertise is not None]
+    assert [each.init for each in peers] == [True, False, False]
     assert len(set(ports)) == len(ports) == 3 * len(NODES)

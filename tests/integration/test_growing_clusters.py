@@ -105,7 +105,7 @@ def test_a_removed_voter_comes_back_with_its_disk_and_observes(
             stay = "abc".replace(gone, "") + "d"
             cluster[gone].kill()
             await until_removed(client, gone)
-            await until_info(client, are_alive(stay), are_voters(stay))
+            await until_info(client, are_alive(stay), are_voters(stay), seconds=2 * WAIT_SECONDS)
             cluster[gone].start()
             info = await until_info(client, are_alive("abcd"), are_voters(stay))
             assert {node["id"]: node["role"] for node in info["nodes"]}[gone] == "data"
@@ -124,11 +124,13 @@ def test_a_voter_that_was_frozen_while_it_was_removed_stops_by_itself(
     async def test() -> None:
         cluster.begin(joining="bc")
         async with client_of(nats_url) as client:
-            info = await until_info(client, are_alive("abc"), are_voters("abc"))
+            await until_info(client, are_alive("abc"), are_voters("abc"))
+            cluster.add("d").start()
+            info = await until_info(client, are_alive("abcd"), are_voters("abc"))
             frozen = next(name for name in "cba" if name != info["metadata_leader"])
             cluster[frozen].stand_still()
             await until_removed(client, frozen)
-            await until_info(client, are_voters(info["metadata_leader"]))
+            await until_info(client, are_voters("abc".replace(frozen, "") + "d"), seconds=2 * WAIT_SECONDS)
             cluster[frozen].send(signal.SIGCONT)
             assert cluster[frozen].wait() == 0
             assert "removed from the cluster" in cluster[frozen].log.read_text()
