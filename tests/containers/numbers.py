@@ -11,6 +11,7 @@ import jetstream
 from envelope.errors import JetstreamError
 from jetstream import JetstreamClient
 from metadata.api.responses import StreamInfo
+from tests.support.pauses import pause
 from tests.support.publishers import Witness
 
 STREAM: Final = "numbers"
@@ -71,8 +72,11 @@ class Numbers:
 
 @asynccontextmanager
 async def numbers(url: str, replicas: int = 1) -> AsyncIterator[Numbers]:
-    """The stream, with one part published and acked."""
+    """The stream, with one part published and acked, once the cluster has as many voters as replicas."""
     async with jetstream.connect(url) as js:
+        async with asyncio.timeout(JOIN_SECONDS_MAX):
+            while len((await js.requests.cluster_info()).voters) < replicas:
+                await pause()
         await js.streams.create(STREAM, f"{STREAM}.>", replicas=replicas)
         witness = Witness(f"{STREAM}.all", url)
         await witness.open()
