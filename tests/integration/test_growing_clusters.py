@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 
 from tests.support.commands import REPOSITORY, CommandProcess, succeeded
 from tests.support.growing_cluster import (
@@ -88,6 +89,15 @@ def test_all_voters_are_killed_at_once_and_are_the_same_again(cluster: GrowingCl
     run(test())
 
 
+async def with_a_fourth(cluster: GrowingCluster, client: Client) -> tuple[str, str]:
+    """Start a node beside three voters; return one that does not lead, and who is left without it."""
+    await until_info(client, are_alive("abc"), are_voters("abc"))
+    cluster.add("d").start()
+    info = await until_info(client, are_alive("abcd"), are_voters("abc"))
+    gone = next(name for name in "cba" if name != info["metadata_leader"])
+    return gone, "abc".replace(gone, "") + "d"
+
+
 @pytest.mark.slow(
     "tests/integration/test_growing_clusters.py::test_all_voters_are_killed_at_once_and_are_the_same_again",
     "tests/unit/metadata/test_voters.py",
@@ -98,11 +108,7 @@ def test_a_removed_voter_comes_back_with_its_disk_and_observes(
     async def test() -> None:
         cluster.begin(joining="bc")
         async with client_of(nats_url) as client:
-            await until_info(client, are_alive("abc"), are_voters("abc"))
-            cluster.add("d").start()
-            info = await until_info(client, are_alive("abcd"), are_voters("abc"))
-            gone = next(name for name in "cba" if name != info["metadata_leader"])
-            stay = "abc".replace(gone, "") + "d"
+            gone, stay = await with_a_fourth(cluster, client)
             cluster[gone].kill()
             await until_removed(client, gone)
             await until_info(client, are_alive(stay), are_voters(stay), seconds=2 * WAIT_SECONDS)
@@ -124,13 +130,10 @@ def test_a_voter_that_was_frozen_while_it_was_removed_stops_by_itself(
     async def test() -> None:
         cluster.begin(joining="bc")
         async with client_of(nats_url) as client:
-            await until_info(client, are_alive("abc"), are_voters("abc"))
-            cluster.add("d").start()
-            info = await until_info(client, are_alive("abcd"), are_voters("abc"))
-            frozen = next(name for name in "cba" if name != info["metadata_leader"])
+            frozen, stay = await with_a_fourth(cluster, client)
             cluster[frozen].stand_still()
             await until_removed(client, frozen)
-            await until_info(client, are_voters("abc".replace(frozen, "") + "d"), seconds=2 * WAIT_SECONDS)
+            await until_info(client, are_voters(stay), seconds=2 * WAIT_SECONDS)
             cluster[frozen].send(signal.SIGCONT)
             assert cluster[frozen].wait() == 0
             assert "removed from the cluster" in cluster[frozen].log.read_text()
