@@ -1,5 +1,6 @@
 """``jetstream demo``: the README's first command, on the real flight records."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ import pytest
 from envelope.errors import UnavailableError
 from jetstream.cli.demo import flights
 from jetstream.cli.demo.plain_publisher import PlainPublisher
+from jetstream.node.nats.embedded_server import EmbeddedNatsServer
+from jetstream.node.node import Node
 from tests.support.commands import REPOSITORY, CommandProcess, jetstream, json_lines, succeeded, up
-from tests.support.nodes import run
+from tests.support.nodes import node_config, run
 
 SHA256_OF_ALL_VALUES = "74b2dd3d0cfbd19d4a0d9985b71f4b374440c90bad9f2952dca997253167c8f0"
 """Of the 336,776 values in order; ``csv``, ``json`` and ``hashlib`` alone give the same."""
@@ -107,6 +110,31 @@ def test_the_demo_on_three_nodes_loses_nothing_when_the_leader_is_killed(tmp_pat
     report = checked_cluster_report(tmp_path, "--rows", "15000")
     assert (report["records"], report["end_offset"]) == (15_000, 15_000)
     assert "15,000 records" in succeeded("inspect", str(tmp_path / "a"))
+
+
+def test_messages_that_are_held_are_published_only_when_they_are_released(tmp_path: Path) -> None:
+    """The demo waited for ever for its leader's successor where everything was acked before the kill."""
+    messages = [flights.Flight(f"flights.{number % 7}", b"%d" % number) for number in range(300)]
+
+    async def scenario() -> None:
+        async with (
+            EmbeddedNatsServer(tmp_path / "nats") as server,
+            Node(node_config(tmp_path / "a", server.url)),
+            await nats.connect(server.url) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await client.request("jetstream.api.stream.create", b'{"name":"flights","subject":"flights.>"}')
+            publisher = PlainPublisher(client, "run", held_at=200)
+            publishing = tasks.create_task(publisher.publish(messages, lambda _: None))
+            await publisher.until_acked(200)
+            reply = await client.request("flights.last", b"")
+            assert json.loads(reply.data)["offset"] == publisher.acked == 200
+            assert not publishing.done()
+            publisher.release()
+            offsets = await publishing
+            assert sorted(offsets) == [offset for offset in range(301) if offset != 200]
+
+    run(scenario())
 
 
 @pytest.mark.deep

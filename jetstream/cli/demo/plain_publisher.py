@@ -66,13 +66,21 @@ class PlainPublisher:
         reigns: the acks by leader epoch.
     """
 
-    def __init__(self, client: Client, run: str | None = None) -> None:
-        """``run`` begins the message ids of this run; without it messages have none, and are sent once."""
+    def __init__(self, client: Client, run: str | None = None, held_at: int | None = None) -> None:
+        """Publish nothing yet.
+
+        Args:
+            client: a connection.
+            run: begins the message ids of this run; without it messages have none, and are sent once.
+            held_at: this message and those after it are sent only after `release`.
+        """
         self.acked = 0
         self.sent_again = 0
         self.reigns: dict[int, EpochAcks] = {}
         self._client = client
         self._run = run
+        self._held_at = held_at
+        self._released = asyncio.Event()
         self._inbox = client.new_inbox()
         self._messages: Sequence[Flight] = ()
         self._offsets: list[int | None] = []
@@ -98,6 +106,9 @@ class PlainPublisher:
         subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
         shown = 0
         for index in range(len(messages)):
+            if index == self._held_at:
+                await self._until_owed(0)
+                await self._released.wait()
             if len(self._owed) >= WINDOW_MESSAGES:
                 await self._until_owed(WINDOW_MESSAGES // 2)
             self._owed[index] = None
@@ -113,6 +124,10 @@ class PlainPublisher:
         offsets = [offset for offset in self._offsets if offset is not None]
         assert len(offsets) == len(messages), f"{len(messages) - len(offsets)} acks are missing"
         return offsets
+
+    def release(self) -> None:
+        """Send the messages that are held, too."""
+        self._released.set()
 
     async def until_acked(self, count: int) -> None:
         """Wait until so many messages are acked."""

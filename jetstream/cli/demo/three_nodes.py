@@ -162,10 +162,12 @@ class _Run:
     ) -> tuple[PublishedFlights, Failover]:
         """Publish everything, and kill the leader when a third of it is acked."""
         async with await nats.connect(url) as plain:
-            publisher = PlainPublisher(plain, secrets.token_hex(_RUN_BYTES))
+            third = len(messages) // 3
+            # The last third waits for the leader's death: a slow kill would find everything acked.
+            publisher = PlainPublisher(plain, secrets.token_hex(_RUN_BYTES), held_at=2 * third)
             async with asyncio.TaskGroup() as tasks:
                 publishing = tasks.create_task(publish_flights(publisher, messages, progress))
-                failing = tasks.create_task(self._fail_over(publisher, len(messages) // 3))
+                failing = tasks.create_task(self._fail_over(publisher, third))
         published, failover = publishing.result(), failing.result()
         return published, replace(failover, sent_again=publisher.sent_again)
 
@@ -176,6 +178,7 @@ class _Run:
         self._say(f"{publisher.acked:,} messages are acked: killing {killed}, which leads, with SIGKILL")
         killed_after = publisher.acked
         await self._cluster.kill(killed)
+        publisher.release()
         async with _limited("nobody has taken over"):
             epoch = await publisher.until_reign_after(before.leader_epoch)
             now = await self._info()
