@@ -14,13 +14,14 @@ import pytest
 import jetstream
 from envelope.errors import RequestCancelled
 from envelope.limits import REQUESTS_IN_FLIGHT_MAX
+from jetstream.node.readers.connection import SocketConnection
 from jetstream.protocol.connection import ClientConnection
 from jetstream.protocol.frames import encode_head
 from jetstream.protocol.group_requests import SendHeartbeat
 from jetstream.protocol.requests import Cancel, Request, encode_request
 from tests.support.nodes import nats_and_node
 from tests.support.raw_member import joined, members
-from tests.support.sockets import run, standing, until
+from tests.support.sockets import World, run, standing, until
 
 WAIT: dict[str, Any] = {"op": "fetch", "stream": "s", "max_wait_ms": 60_000}
 
@@ -31,6 +32,11 @@ def cancelled(header: dict[str, Any]) -> int:
     assert not header["error"]["retriable"]
     number: int = header["id"]
     return number
+
+
+def connections_of(world: World) -> list[SocketConnection]:
+    """The connections of the server."""
+    return [each for each in world.server._port._connections if isinstance(each, SocketConnection)]
 
 
 def test_a_parked_fetch_that_is_cancelled_is_answered_at_once(tmp_path: Path, loop: str) -> None:
@@ -197,7 +203,7 @@ def test_a_fetch_that_waits_for_the_budget_of_selected_answers_is_cancelled(tmp_
             assert cancelled(await second.ask(op="cancel", id=1)) == 1
             assert selections.waiting == 1
             await first.request(op="cancel", id=1)
-            pendings = [found for each in world.server._connections for found in each._pending.values()]
+            pendings = [found for each in connections_of(world) for found in each._pending.values()]
             await until(lambda: any(pending.is_cancelled for pending in pendings))
             goes_on.set()
             header, body = await first.response()
@@ -243,9 +249,9 @@ def test_no_place_is_lost_whatever_is_cancelled_when(tmp_path: Path, seed: int) 
                 listening.cancel()
             assert set(answered.values()) == {1}
             assert world.server.parked == 0
-            (connection,) = world.server._connections
+            (connection,) = connections_of(world)
             assert connection._machine.in_flight == len(connection._pending) == 0
-            assert not world.server._dispatcher._long_polls._by_connection
+            assert not world.server.dispatcher._long_polls._by_connection
             assert not stream.watchers
             peer.close()
 

@@ -228,7 +228,7 @@ def test_a_reader_that_waits_for_its_turn_is_not_overdue(tmp_path: Path, short_c
                 waiting = tasks.create_task(reader.to_table())
                 await until(lambda: world.server.turns_awaited > 0)
                 clock.put_forward(300)
-                world.server._sweep()
+                world.server._port._sweep()
                 turns.appending(0.0)
                 assert (await waiting).num_rows == 600
             assert world.server.counters.connections_opened == 1
@@ -244,11 +244,11 @@ def test_who_has_had_its_turn_and_takes_nothing_is_overdue(tmp_path: Path) -> No
             world.stream("s", LogConfig()).add(*(VALUES for _ in range(600)))
             peer = await world.peer()
             await peer.request(op="fetch", id=1, stream="s", offset=0, max_bytes=32 * 1024 * KIB)
-            await until(lambda: world.server._connections != set())
-            (connection,) = world.server._connections
+            await until(lambda: world.server._port._connections != set())
+            (connection,) = world.server._port._connections
             await until(lambda: connection._line.writing and not connection.turn.is_awaited)
             clock.put_forward(300)
-            world.server._sweep()
+            world.server._port._sweep()
             assert world.server.counters.connections_overdue == 1
             peer.close()
 

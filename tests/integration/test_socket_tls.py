@@ -164,7 +164,7 @@ def test_a_reader_over_tls_that_stops_reading_holds_little_memory(
             stream.add(*([os.urandom(1000)] * 1000 for _ in range(40)))
             world.narrow()
             stalled = [await tls_peer(world, tls_files, receive_buffer=4096) for _ in range(10)]
-            connections = [connection._line for connection in world.server._connections]
+            connections = [connection._line for connection in world.server._port._connections]
             before = resident_bytes()
             for peer in stalled:
                 for number in range(1, REQUESTS_IN_FLIGHT_MAX):
@@ -197,7 +197,7 @@ def test_a_reader_over_tls_that_went_to_sleep_gets_all_of_it_later(
             peer = await tls_peer(world, tls_files, receive_buffer=64 * KIB)
             for number in (1, 2):
                 await peer.request(op="fetch", id=number, stream="s", offset=0, max_bytes=64 * MIB)
-            (line,) = [connection._line for connection in world.server._connections]
+            (line,) = [connection._line for connection in world.server._port._connections]
             await until(lambda: line.unsent > 0)
             peer.widen()
             for number in (1, 2):
@@ -219,7 +219,7 @@ def test_the_end_of_an_answer_that_found_the_socket_full_follows_when_there_is_r
             expected = stream.log.reader.read(Offset(0), MIB, stream.high_watermark)
             world.narrow()
             peer = await tls_peer(world, tls_files, receive_buffer=4096)
-            (connection,) = world.server._connections
+            (connection,) = world.server._port._connections
             asked_for = 0
             while not connection._line.unsent:
                 asked_for += 1
@@ -289,7 +289,9 @@ def test_a_certificate_with_a_chain_that_fills_the_socket_is_shown_whole(
             world.narrow(4 * KIB)
             peer = TlsPeer(world.port, context(tls_files), receive_buffer=4096)
             await RawPeer.send(peer, peer.client_hello())
-            await until(lambda: any(connection._line.unsent for connection in world.server._connections))
+            await until(
+                lambda: any(connection._line.unsent for connection in world.server._port._connections)
+            )
             await peer.shake_hands()
             assert (await peer.ask(op="hello", id=0, protocol=1))["protocol"] == 1
             peer.close()

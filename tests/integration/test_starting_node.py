@@ -20,7 +20,7 @@ def test_a_node_that_has_heard_no_majority_does_not_say_that_a_stream_is_not_the
             node = cluster["a"]
             cluster.start(["a"])
             try:
-                await until(lambda: "socket server listening" in node.log.read_text())
+                await until(lambda: "listening for readers" in node.log.read_text())
                 async with jetstream.connect(socket=f"127.0.0.1:{node.socket_port}") as js:
                     with pytest.raises(StreamOffline, match="does not know yet"):
                         await asyncio.wait_for(js.read_table("orders", retry_s=0.0), 10.0)

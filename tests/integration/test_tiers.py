@@ -20,8 +20,8 @@ from envelope.errors import (
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.client.read.read_range import Txid
 from jetstream.node.readers import dispatcher as socket_requests
-from jetstream.node.readers.connection import Pending
 from jetstream.node.readers.ports import ReadableStream
+from jetstream.node.readers.reader_connection import Pending
 from jetstream.tier.object_store import ObjectStore
 from jetstream.tier.restore import all_remains
 from jetstream.tier.tiered_log import SegmentAway

@@ -38,8 +38,8 @@ from jetstream.log.format.batch import encode
 from jetstream.log.format.schema import SCHEMA
 from jetstream.log.log import Log, LogConfig
 from jetstream.log.reader import FileRange, LogReader
-from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.ports import TierAccess
+from jetstream.node.readers.reader_connection import Pending, ReaderConnection
 from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.server import SocketServer, SocketSettings
 from jetstream.node.runtime.catch_up_queue import CatchUpQueue
@@ -238,7 +238,7 @@ class NoGroups:
         del pending, request
         raise Unsupported("this server coordinates no consumer groups")
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         del connection
 
 
@@ -332,7 +332,7 @@ class World:
 
     def narrow(self, kept: int = 32 * KIB) -> None:
         """Have the kernel take little on connections from now on, so that what is sent waits with us."""
-        (acceptor,) = self.server._acceptors
+        (acceptor,) = self.server._port._acceptors
         acceptor._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kept)
 
     async def cut_off(self, clock: ForwardClock, count: int) -> None:
@@ -343,7 +343,7 @@ class World:
         async with asyncio.timeout(WAIT_SECONDS):
             while self.server.counters.connections_overdue < count:
                 clock.put_forward(121)
-                for connection in tuple(self.server._connections):
+                for connection in tuple(self.server._port._connections):
                     connection.check()  # as the server does every second
                 await pause()
 

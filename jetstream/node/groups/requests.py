@@ -21,7 +21,7 @@ from envelope.errors import InternalError, JetstreamError, LimitReached
 from envelope.limits import FRAME_HEADER_BYTES_MAX
 from jetstream.node.groups.shard import GroupShard
 from jetstream.node.groups.shards import GroupService
-from jetstream.node.readers.connection import Pending, SocketConnection
+from jetstream.node.readers.reader_connection import Pending, ReaderConnection
 from jetstream.protocol.group_requests import (
     CommitCursors,
     FetchCursors,
@@ -63,7 +63,7 @@ class GroupRequestHandler:
         self._service = service
         self._find_coordinator = find_coordinator
         self._tasks = tasks
-        self._connections: dict[SocketConnection, ConnectionId] = {}
+        self._connections: dict[ReaderConnection, ConnectionId] = {}
         self._numbers = count(1)
 
     def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
@@ -82,7 +82,7 @@ class GroupRequestHandler:
             case _:
                 self._ask(pending, request)
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         """Drop what waits for a connection that is gone."""
         known = self._connections.pop(connection, None)
         if known is not None:

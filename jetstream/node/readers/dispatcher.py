@@ -38,10 +38,10 @@ from jetstream.log.reader import FileRange, IndexUnloaded
 from jetstream.log.segments.index import StoredBatches
 from jetstream.log.segments.segment import PlanAgain
 from jetstream.node.disk.leased_range import Body
-from jetstream.node.readers.connection import CANCELLED, Pending, SocketConnection, SocketCounters
 from jetstream.node.readers.long_polls import LongPolls
 from jetstream.node.readers.output import stored_range
 from jetstream.node.readers.ports import ReadableStream, StreamDirectory, whole_of
+from jetstream.node.readers.reader_connection import CANCELLED, Pending, ReaderConnection, SocketCounters
 from jetstream.node.readers.responses import (
     ServerIdentity,
     boundary_response,
@@ -74,7 +74,7 @@ class GroupRequests(Protocol):
     def answer(self, pending: Pending, request: FindCoordinator | GroupRequest) -> None:
         """Answer, now or later; may raise the typed refusal instead."""
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         """Drop what waits for a connection that is gone."""
 
 
@@ -117,12 +117,12 @@ class RequestDispatcher:
         """How many requests wait: for records, or for the object store."""
         return len(self._long_polls) + len(self._tier_waits)
 
-    def serve(self, connection: SocketConnection) -> None:
+    def serve(self, connection: ReaderConnection) -> None:
         """Answer what waits in ``connection.requests`` while there is room for answers."""
         while connection.requests and connection.has_room:
             self._answer(connection.requests.popleft())
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         """Drop whatever is parked for a connection that is gone."""
         self._long_polls.forget(connection)
         self.selections.forget(connection)

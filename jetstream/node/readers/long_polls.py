@@ -13,8 +13,8 @@ from typing import Final
 
 from envelope.types import MonotonicNs, Offset, StreamName
 from jetstream.fetch.parked import ParkedFetches
-from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.ports import ReadableStream
+from jetstream.node.readers.reader_connection import Pending, ReaderConnection
 from jetstream.node.runtime.clock import Clock
 from jetstream.protocol.requests import Fetch
 
@@ -38,7 +38,7 @@ class LongPolls:
         self._hand_back = hand_back
         self._loop = asyncio.get_running_loop()
         self._parked = ParkedFetches[Pending]()
-        self._by_connection: dict[SocketConnection, set[Pending]] = {}
+        self._by_connection: dict[ReaderConnection, set[Pending]] = {}
         self._watched: dict[StreamName, tuple[ReadableStream, Callable[[], None]]] = {}
         self._advanced: dict[StreamName, Offset] = {}
         self._woken: deque[Pending] = deque()
@@ -58,7 +58,7 @@ class LongPolls:
         pending.withdraw = partial(self._drop, pending)
         self._arm()
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         """Drop whatever is parked for a connection that is gone."""
         for pending in self._by_connection.pop(connection, ()):
             self._parked.drop(pending)

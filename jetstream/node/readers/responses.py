@@ -17,8 +17,8 @@ from jetstream.fetch.queries import offset_of
 from jetstream.log.format.schema import SCHEMA_ID
 from jetstream.log.reader import FileRange
 from jetstream.log.segments.index import StoredBatches
-from jetstream.node.readers.connection import Pending
 from jetstream.node.readers.ports import ReadableStream, StreamDirectory, whole_of
+from jetstream.node.readers.reader_connection import Pending
 from jetstream.protocol.requests import PROTOCOL_VERSION, Fetch, GetMetadata, Hello
 from jetstream.protocol.responses import (
     FetchResponse,

@@ -20,7 +20,7 @@ from envelope.types import Offset
 from jetstream.fetch.selection import Selected, Selection
 from jetstream.fetch.selection_budget import EXPIRED_MAX, SelectionBudget
 from jetstream.log.reader import FileRange, LogReader
-from jetstream.node.readers.connection import Pending, SocketConnection
+from jetstream.node.readers.reader_connection import Pending, ReaderConnection
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.paced_thread import PacedThread
 
@@ -41,7 +41,7 @@ class WaitListener:
     """Looks at a fetch, as if it had just come."""
     over: Callable[[Pending], None]
     """Answers a fetch that has waited for long, with nothing."""
-    serve: Callable[[SocketConnection], None]
+    serve: Callable[[ReaderConnection], None]
     """Goes on with a connection that has been answered."""
 
 
@@ -56,7 +56,7 @@ class Selections:
 
     def __init__(
         self,
-        budget: SelectionBudget[SocketConnection, Pending],
+        budget: SelectionBudget[ReaderConnection, Pending],
         thread: PacedThread,
         clock: Clock,
         listener: WaitListener,
@@ -97,7 +97,7 @@ class Selections:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         return False
 
-    def has_spare(self, connection: SocketConnection) -> bool:
+    def has_spare(self, connection: ReaderConnection) -> bool:
         """Return whether the next answer may be made while the connection takes the last: it reads."""
         size = connection.selected_max
         return size == SELECTED_BYTES_MAX and self._budget.has_spare(size, self._clock.monotonic())
@@ -124,13 +124,13 @@ class Selections:
             self._allow_more(connection)
         self._after_release()
 
-    def taken(self, connection: SocketConnection) -> None:
+    def taken(self, connection: ReaderConnection) -> None:
         """Give back what a connection holds, which its peer has taken: the next answer may be larger."""
         self._allow_more(connection)
         self._budget.release(connection)
         self._after_release()
 
-    def forget(self, connection: SocketConnection) -> None:
+    def forget(self, connection: ReaderConnection) -> None:
         """Drop what a connection that is gone holds and waits for."""
         self._budget.forget(connection)
         self._after_release()
@@ -142,7 +142,7 @@ class Selections:
             self._timer.cancel()
         await self._thread.stop()
 
-    def _allow_more(self, connection: SocketConnection) -> None:
+    def _allow_more(self, connection: ReaderConnection) -> None:
         connection.selected_max = min(2 * connection.selected_max, SELECTED_BYTES_MAX)
 
     def _after_release(self) -> None:

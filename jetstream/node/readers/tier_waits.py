@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from jetstream.node.readers.connection import Pending, SocketConnection
 from jetstream.node.readers.ports import ReadableStream
+from jetstream.node.readers.reader_connection import Pending, ReaderConnection
 from jetstream.tier.tiered_log import SegmentAway
 
 TIER_SECONDS: Final = 5.0
@@ -19,7 +19,7 @@ class TierWaits:
         self,
         again: Callable[[Pending], None],
         over: Callable[[Pending, ReadableStream, SegmentAway], None],
-        serve: Callable[[SocketConnection], None],
+        serve: Callable[[ReaderConnection], None],
     ) -> None:
         """Call these.
 
