@@ -159,7 +159,7 @@ def test_a_voter_that_was_away_while_all_others_were_replaced_observes(
                 cluster[dead].kill()
                 await until_removed(client, dead)
                 voters = voters.replace(dead, "") + new
-                await until_info(client, are_alive(voters), are_voters(voters))
+                await until_info(client, are_alive(voters), are_voters(voters), seconds=2 * WAIT_SECONDS)
             cluster["c"].start()  # its log knows none of those that vote now, nor where they are
             await until_info(client, are_alive("cdef"), are_voters("def"))
 
