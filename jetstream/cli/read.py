@@ -219,7 +219,9 @@ async def _read(
 ) -> None:
     following = options.get("follow", False)
     with (
-        record_output(destination.record_format, destination.output, at_once=following) as output,
+        record_output(
+            destination.record_format, destination.output, following, options.get("columns")
+        ) as output,
         reading_progress(f"reading {stream}", quiet=following or destination.on_terminal) as told,
     ):
         left = selected.limit
@@ -244,6 +246,7 @@ async def _read_as_member(
     reading: GroupReading,
     record_format: RecordFormat,
 ) -> None:
-    with record_output(record_format, None, at_once=True) as output:
+    columns = reading.wanted.get("columns")
+    with record_output(record_format, None, at_once=True, columns=columns) as output:
         async with connecting as client:
             await reading.write(client, output)

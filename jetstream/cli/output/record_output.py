@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import BufferedWriter
 from pathlib import Path
@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from envelope.limits import KIB, MIB
-from jetstream.cli.output.record_format import RecordFormat, lines_of
+from jetstream.cli.output.record_format import RecordFormat, text_line
+from jetstream.log.format.json_lines import json_lines
 from jetstream.log.format.schema import SCHEMA
 
 
@@ -32,7 +33,10 @@ class RecordOutput(Protocol):
 
 @contextmanager
 def record_output(
-    record_format: RecordFormat, path: Path | None, at_once: bool = False
+    record_format: RecordFormat,
+    path: Path | None,
+    at_once: bool = False,
+    columns: Collection[str] | None = None,
 ) -> Iterator[RecordOutput]:
     """Yield where to write records; what they were written to is complete when the block ends.
 
@@ -41,6 +45,7 @@ def record_output(
         path: the file, see `complete_file`; None is standard output, where a block that fails leaves what
             was written so far.
         at_once: somebody waits for each batch: gather none.
+        columns: of key, headers, txid and value those that stand in JSON lines; None: all.
 
     Raises:
         OSError: the file cannot be written.
@@ -48,7 +53,7 @@ def record_output(
     if path is None:
         assert record_format is not RecordFormat.PARQUET, "a Parquet file cannot be written to a pipe"
         # What it is, unless somebody has put another object in its place.
-        output = _output(record_format, cast("BufferedWriter", sys.stdout.buffer), at_once)
+        output = _output(record_format, cast("BufferedWriter", sys.stdout.buffer), at_once, columns)
         yield output
         output.finish()
         return
@@ -59,7 +64,7 @@ def record_output(
                 yield parquet_output
                 parquet_output.finish()
         else:
-            output = _output(record_format, file, at_once)
+            output = _output(record_format, file, at_once, columns)
             yield output
             output.finish()
 
@@ -95,20 +100,36 @@ def complete_file(path: Path) -> Iterator[BufferedWriter]:
         os.close(directory)
 
 
-def _output(record_format: RecordFormat, file: BufferedWriter, at_once: bool) -> RecordOutput:
+def _output(
+    record_format: RecordFormat, file: BufferedWriter, at_once: bool, columns: Collection[str] | None
+) -> RecordOutput:
     if record_format is RecordFormat.ARROW:
         return _ArrowOutput(file, at_once)
-    return _LineOutput(file, record_format)
+    if record_format is RecordFormat.TEXT:
+        return _TextOutput(file)
+    return _JsonOutput(file, columns)
 
 
-class _LineOutput:
-    def __init__(self, file: BufferedWriter, record_format: RecordFormat) -> None:
+class _JsonOutput:
+    def __init__(self, file: BufferedWriter, columns: Collection[str] | None) -> None:
         self._file = file
-        self._format = record_format
+        self._columns = columns
 
     def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
-        self._file.write("".join(f"{line}\n" for line in lines_of(batch, self._format, stream)).encode())
+        self._file.write(json_lines(batch, self._columns, stream))
         self._file.flush()  # a reader may be waiting at the other end of a pipe
+
+    def finish(self) -> None:
+        """Lines have no end."""
+
+
+class _TextOutput:
+    def __init__(self, file: BufferedWriter) -> None:
+        self._file = file
+
+    def write(self, batch: pa.RecordBatch, stream: str | None = None) -> None:
+        self._file.write("".join(f"{text_line(row, stream)}\n" for row in batch.to_pylist()).encode())
+        self._file.flush()  # as above
 
     def finish(self) -> None:
         """Lines have no end."""
