@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from jetstream.client.publish.publisher import Publisher
     from jetstream.client.publish.session_messages import SessionAck, SessionOptions
     from jetstream.client.publish.session_publisher import SessionPublisher
+    from jetstream.client.read.places import Txid
     from jetstream.client.read.read_progress import ReadProgress
-    from jetstream.client.read.read_range import Txid
     from jetstream.client.read.reader import BatchReader, RecordReader
     from jetstream.client.read.records import Record
     from jetstream.client.read.stream_table import StreamTable
@@ -97,7 +97,7 @@ _HOMES = {
     "SessionOptions": "publish.session_messages",
     "SessionPublisher": "publish.session_publisher",
     "StreamTable": "read.stream_table",
-    "Txid": "read.read_range",
+    "Txid": "read.places",
     "connect": "connection",
     "connect_blocking": "blocking.client",
 }

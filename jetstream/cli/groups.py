@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.options.places import parse_place
+from jetstream.cli.options.quantities import parse_option
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import (
     print_json,
@@ -24,6 +24,7 @@ from jetstream.cli.program.completion import stream_names
 from jetstream.cli.program.help_text import GroupArgument, Json
 from jetstream.client.admin.group_lag import CursorMove, CursorStatus, GroupLag, PartitionLag, Target
 from jetstream.client.admin.groups import ResetOptions
+from jetstream.client.read.places import parse_moment
 from metadata.api.group_responses import GroupInfo, OwnedPartitions
 
 LIST_GROUPS_EXAMPLES: Final = ("jetstream group ls", "jetstream group ls shop/ --json | jq -r .group")
@@ -229,7 +230,7 @@ class MoveOptions:
         if self.to_offset is not None:
             given.append(self.to_offset)
         if self.to_time is not None:
-            given.append(_moment(self.to_time))
+            given.append(parse_option(parse_moment, self.to_time))
         if len(given) + (self.shift_by is not None) != 1:
             raise typer.BadParameter(
                 "where to? one of --to-earliest, --to-latest, --to-offset, --to-time and --shift-by"
@@ -248,13 +249,6 @@ class MoveOptions:
                 raise typer.BadParameter("--partition: of which stream? give one --stream")
             chosen["partitions"] = self.partition
         return chosen
-
-
-def _moment(text: str) -> datetime:
-    place = parse_place(text)
-    if not isinstance(place, datetime):
-        raise typer.BadParameter(f"{text!r} is no ISO 8601 time")
-    return place
 
 
 async def reset(

@@ -13,13 +13,14 @@ import typer
 from jetstream.cli.client_connection import connected
 from jetstream.cli.group_read import GroupOptions, GroupReading
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.options.places import parse_end, parse_start
+from jetstream.cli.options.quantities import parse_option
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import reading_progress, run_async
 from jetstream.cli.output.record_format import RecordFormat
 from jetstream.cli.output.record_output import record_output
 from jetstream.cli.program.help_text import StreamArgument
 from jetstream.client.connection import JetstreamClient, ReadOptions
+from jetstream.client.read.places import parse_end, parse_start
 from jetstream.client.read.reader import BatchReader
 from jetstream.client.read.stream_table import LatestRecords
 from jetstream.protocol.requests import Column
@@ -28,6 +29,8 @@ READ_EXAMPLES: Final = (
     "jetstream read orders",
     "jetstream read orders --from 2026-03-01T12:00:00Z --to 2026-03-02 --format text",
     "jetstream read orders --from latest --follow",
+    "jetstream read orders --from -10",
+    "jetstream read orders --from -1h --to -5m",
     "jetstream read orders --subject 'orders.*.eu' --columns value",
     "jetstream read prices --latest-by-key",
     "jetstream read orders --from 1000 --limit 10 | jq -r .value",
@@ -49,7 +52,8 @@ class RangeOptions:
         typer.Option(
             "--from",
             metavar="PLACE",
-            help="earliest, latest, an offset, an ISO 8601 time (UTC), or a transaction id like txid:42.",
+            help="earliest, latest, an offset, -10 (so many before the end), -1h (so long ago), an ISO 8601 "
+            "time (UTC), or a transaction id like txid:42.",
         ),
     ] = "earliest"
     end: Annotated[
@@ -57,8 +61,8 @@ class RangeOptions:
         typer.Option(
             "--to",
             metavar="PLACE",
-            help="Where to stop, exclusive: end (what is committed now, the same as latest), an offset or a "
-            "time.",
+            help="Where to stop, exclusive: end (what is committed now, the same as latest), an offset, -10, "
+            "-1h or a time.",
         ),
     ] = None
     follow: Annotated[
@@ -68,8 +72,8 @@ class RangeOptions:
     def options(self) -> ReadOptions:
         """Return them as a reader's options."""
         return ReadOptions(
-            start=parse_start(self.start),
-            end=parse_end(self.end) if self.end is not None else None,
+            start=parse_option(parse_start, self.start),
+            end=parse_option(parse_end, self.end) if self.end is not None else None,
             follow=self.follow,
             retry_s=_PATIENCE_S[self.follow],
         )

@@ -40,8 +40,9 @@ from jetstream.client.publish.messages import refuse_unknown
 from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT
 from jetstream.client.read.boundaries import RETRY_S_DEFAULT, ByteRange, find_boundary
 from jetstream.client.read.fetch_pipeline import FetchSettings, ReaderPlace, Wanted
+from jetstream.client.read.places import End, Start
 from jetstream.client.read.read_progress import ReadProgressTold
-from jetstream.client.read.read_range import End, ReadRange, Start
+from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
 from jetstream.client.read.stored_batches import StoredPart, read_stored
 from jetstream.client.read.stream_table import StreamTable, following
@@ -54,10 +55,13 @@ class ReadOptions(TypedDict, total=False):
     """Where a reader begins and ends, and how it fetches."""
 
     start: Start | CursorInfo
-    """``"earliest"`` (the default), ``"latest"``, an offset, an aware datetime, or what `Cursors.get` has
-    returned: where the consumer has stopped, in that life of the stream, or at first the earliest record."""
+    """``"earliest"`` (the default), ``"latest"``, an offset (below 0: so many before the high watermark, but
+    not before the log start), an aware datetime, a timedelta (below 0: so long ago), a `Txid`, or what
+    `Cursors.get` has returned: where the consumer has stopped, in that life of the stream, or at first the
+    earliest record."""
     end: End
-    """Exclusive: ``"latest"`` is the high watermark now; an offset or an aware datetime; None has no end."""
+    """Exclusive: ``"latest"`` is the high watermark now; an offset, an aware datetime or a timedelta, as for
+    ``start``; None has no end."""
     follow: bool
     """Wait for what is not there yet. If False (the default), stop at the high watermark of the beginning."""
     incarnation: str | None

@@ -1,6 +1,7 @@
 """Consumers of a group on one node: what they read, commit, share and hand over."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Unpack
 
@@ -288,12 +289,14 @@ def test_an_application_that_seeks_goes_on_there_and_its_cursor_follows(tmp_path
                 assert consumer.positions == {"a": 2}
                 assert await take(consumer, 2) == [("a", 2), ("a", 3)]
                 with pytest.raises(RequestError):
-                    consumer.seek("a", -1)
+                    consumer.seek("a", timedelta(1))
                 with pytest.raises(RequestError):
                     consumer.seek("b", 1)
             assert await scene.cursors("g", "a") == {"a": 3}, "it has gone back, and said so"
             async with scene.js.consume("a", group="g") as consumer:
                 await take(consumer, 1)
+                consumer.seek("a", -2)
+                assert await take(consumer, 2) == [("a", 7), ("a", 8)]
                 consumer.seek("a", "latest")
                 async with asking(consumer) as asked:
                     await until(lambda: consumer.positions == {"a": 9})

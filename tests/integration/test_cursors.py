@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from envelope.errors import RequestError
-from jetstream.client.read.read_range import ReadRange, Txid
+from jetstream.client.read.places import Txid
+from jetstream.client.read.read_range import ReadRange
 from jetstream.log.log import LogConfig
 from tests.support.sockets import RawPeer, World, asked, run, serving, until
 

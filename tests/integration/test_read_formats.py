@@ -99,6 +99,10 @@ def test_ranges_selections_and_limits_hold_in_every_format(nats: str, table: pa.
     assert offsets("--from", "earliest", "--to", "end", "--limit", "2") == [0, 1]
     assert offsets("--from", "2500", "--to", "latest") == [2500, 2501]
     assert offsets("--from", times[1], "--to", times[2]) == [1]
+    assert offsets("--from", "-2") == [2500, 2501]
+    assert offsets("--from=-3", "--to", "-1") == [2499, 2500]
+    assert offsets("--from", "-1h", "--limit", "1") == [0]
+    assert offsets("--to", "-1h") == []
     assert offsets("--subject", "orders.b") == [1]
     assert offsets("--limit", "0") == []
     assert offsets("--from", "latest") == []
@@ -113,6 +117,8 @@ def test_ranges_selections_and_limits_hold_in_every_format(nats: str, table: pa.
         (("--follow", "--output", "a"), "--follow has none"),
         (("--output", "/dev/null"), "is no file"),
         (("--format", "csv"), "is not one of"),
+        (("--from", "-10x"), "'-10x' is no place in a stream: use earliest, latest, an offset, -10"),
+        (("--to", "earliest"), "earliest is before every record"),
     ],
 )
 def test_what_cannot_be_written_is_said_before_anything_is_read(

@@ -18,6 +18,7 @@ from envelope.types import Incarnation
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.socket_access import FixedAddresses
 from jetstream.client.read.fetch_pipeline import FetchSettings
+from jetstream.client.read.places import Start
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.log.disk.machine_id import machine_id
@@ -33,23 +34,28 @@ def a_stored_range() -> StoredRangeResponse:
 
 @asynccontextmanager
 async def a_server(
-    answer: Answer, log_starts: Sequence[int], machine: str | None = None
+    answer: Answer, log_starts: Sequence[int], machine: str | None = None, start: Start = "earliest"
 ) -> AsyncIterator[BatchReader]:
     """A reader up to offset 100 of a server that answers as the test likes."""
     async with listening(answer, log_starts, machine) as address:
         links = NodeLinks(FixedAddresses([address]), WAIT_SECONDS)
         try:
-            yield BatchReader(links, ReadRange("s"), ReadSettings(FetchSettings(), retry_s=0.05))
+            yield BatchReader(links, ReadRange("s", start), ReadSettings(FetchSettings(), retry_s=0.05))
         finally:
             links.close()
 
 
-def read(answer: Answer, log_starts: Sequence[int] = (0,), machine: str | None = None) -> list[int]:
+def read(
+    answer: Answer,
+    log_starts: Sequence[int] = (0,),
+    machine: str | None = None,
+    start: Start = "earliest",
+) -> list[int]:
     """Return the offsets that were read; raises what the reader raises, with these as a note."""
 
     async def test() -> list[int]:
         seen: list[int] = []
-        async with a_server(answer, log_starts, machine) as reader:
+        async with a_server(answer, log_starts, machine, start) as reader:
             try:
                 async for batch in reader:
                     seen += [offset for offset in batch.column(0).to_pylist() if offset is not None]
@@ -172,13 +178,14 @@ def test_another_life_of_the_stream_is_found_out_whatever_the_server_says() -> N
     assert caught.value.__notes__ == [str(list(range(50)))]
 
 
-def test_earliest_is_asked_for_again_if_retention_was_faster() -> None:
+@pytest.mark.parametrize("start", ["earliest", -90])
+def test_a_place_is_looked_up_again_if_retention_was_faster(start: Start) -> None:
     def answer(fetch: Fetch, offset: int) -> tuple[FetchResponse, bytes]:
         if offset < 50:
             raise OffsetOutOfRange("gone", log_start_offset=50)
         return a_response(fetch, 50, 100), a_batch(50, 50)
 
-    assert read(answer, log_starts=(0, 20, 50)) == list(range(50, 100))
+    assert read(answer, log_starts=(0, 20, 50), start=start) == list(range(50, 100))
 
 
 def test_retention_that_overtakes_a_reader_is_an_error() -> None:

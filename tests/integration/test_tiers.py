@@ -18,7 +18,7 @@ from envelope.errors import (
     UnknownStream,
 )
 from jetstream.cli.output.exit_codes import ExitCode
-from jetstream.client.read.read_range import Txid
+from jetstream.client.read.places import Txid
 from jetstream.node.readers import dispatcher as socket_requests
 from jetstream.node.readers.ports import ReadableStream
 from jetstream.node.readers.reader_connection import Pending

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,7 +31,7 @@ from jetstream.client.nodes.socket_access import FixedAddresses, SocketAccess
 from jetstream.client.read.fetch_pipeline import FetchSettings
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings, RecordReader
-from jetstream.client.read.records import Record
+from jetstream.client.read.records import Record, to_timestamp
 from jetstream.fetch.catch_up_scheduler import CatchUpScheduler
 from jetstream.fetch.planner import StreamView
 from jetstream.log.disk.os_disk import OsDisk
@@ -186,10 +187,10 @@ class LiveStream:
         if self.log.reader.last_epoch < epoch:
             self.log.writer.begin_epoch(self.leader_epoch, TimestampUs(0))
 
-    def append(self, values: Sequence[bytes | None]) -> None:
-        """Append one batch, not yet committed; offset N at second N + 1."""
+    def append(self, values: Sequence[bytes | None], moment: datetime | None = None) -> None:
+        """Append one batch, not yet committed; offset N at second N + 1 if at no other moment."""
         base = self.log.log_end_offset
-        timestamp = 1_000_000 * (base + 1)
+        timestamp = 1_000_000 * (base + 1) if moment is None else to_timestamp(moment)
         records = records_batch(base, values, timestamp, headers=self.has_headers)
         batch = encode(records, base, self.leader_epoch, Compression.NONE)
         self.log.writer.append_group((batch,), TimestampUs(timestamp))

@@ -12,12 +12,12 @@ from jetstream.cli.bench.measure import NUMBERED_BYTES, Load, benched_subject
 from jetstream.cli.bench.report import BenchReport
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
-from jetstream.cli.options.places import parse_end, parse_start
-from jetstream.cli.options.quantities import parse_duration, parse_size
+from jetstream.cli.options.quantities import parse_duration, parse_option, parse_size
 from jetstream.cli.options.socket_options import SocketOptions
 from jetstream.cli.output.console import print_json, progress, reading_progress
 from jetstream.cli.program.help_text import Json, StreamArgument
 from jetstream.client.connection import ReadOptions
+from jetstream.client.read.places import parse_start
 
 PUBLISH_EXAMPLES: Final = (
     "jetstream bench publish load --create",
@@ -133,7 +133,10 @@ async def read(
     socket: SocketOptions,
     stream: StreamArgument,
     start: Annotated[
-        str, typer.Option("--from", metavar="PLACE", help="earliest, an offset, or an ISO 8601 time (UTC).")
+        str,
+        typer.Option(
+            "--from", metavar="PLACE", help="earliest, an offset, -1000, -1h, or an ISO 8601 time (UTC)."
+        ),
     ] = "earliest",
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Records to read; all by default.")
@@ -146,7 +149,7 @@ async def read(
     Reads up to what is committed now; the first of that, --count and --duration ends it. Latency is the time
     that the reader waits for a batch.
     """
-    options = ReadOptions(start=parse_start(start), end=parse_end("end"), retry_s=_PATIENCE_S)
+    options = ReadOptions(start=parse_option(parse_start, start), end="latest", retry_s=_PATIENCE_S)
     seconds = _seconds(duration)
     async with connected(nats, socket) as client:
         with reading_progress(f"reading {stream}") as told:

@@ -1,11 +1,14 @@
 """Sizes, durations, headers and labels as people type them on a command line."""
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import typer
-from pydantic import TypeAdapter, ValidationError
+
+from envelope.errors import RequestError
+from jetstream.protocol import durations
 
 _SIZE: Final = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
 _SIZE_UNITS: Final = {
@@ -20,15 +23,8 @@ _SIZE_UNITS: Final = {
     "gb": 1000**3,
     "tb": 1000**4,
 }
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
-_DURATION_UNITS: Final = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-}
-_ISO_DURATION: Final = TypeAdapter(timedelta)
+
+Value = TypeVar("Value")
 
 
 def parse_size(text: str) -> int:
@@ -40,23 +36,21 @@ def parse_size(text: str) -> int:
     return int(found[1]) * unit
 
 
-def parse_duration(text: str) -> timedelta:
-    """Return a duration: ISO 8601 (``P7D``), seconds (``120``), or ``500ms``, ``90s``, ``15m``, ``7d``."""
-    text = text.strip()
+def parse_option(parse: Callable[[str], Value], text: str) -> Value:
+    """Return what ``parse`` makes of the text of an option.
+
+    Raises:
+        typer.BadParameter: it refuses the text.
+    """
     try:
-        found = _DURATION.fullmatch(text)
-        if found is not None:
-            return float(found[1]) * _DURATION_UNITS[found[2]]
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-            return timedelta(seconds=float(text))
-        duration = _ISO_DURATION.validate_python(text) if text[:1] in ("P", "p") else None
-    except (ValidationError, OverflowError):
-        duration = None
-    if duration is None or duration < timedelta(0):
-        raise typer.BadParameter(
-            f"{text!r} is not a duration: use seconds, 500ms, 15m, 2h, 7d or ISO 8601 (P7D)"
-        )
-    return duration
+        return parse(text)
+    except RequestError as error:
+        raise typer.BadParameter(error.description) from None
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a duration as `durations.parse_duration` does."""
+    return parse_option(durations.parse_duration, text)
 
 
 def parse_header(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from envelope.errors import NoResponders
 from envelope.internal_streams import cursor_subject
 from jetstream.client.nodes.request_api import NatsRequests
 from jetstream.client.publish.messages import PublishAck
-from jetstream.client.read.read_range import Start
+from jetstream.client.read.places import Start
 from metadata.api.responses import CursorInfo, ListCursorsResponse
 
 Publish = Callable[[str, bytes | None], Awaitable[PublishAck]]

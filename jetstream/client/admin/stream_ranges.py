@@ -10,7 +10,8 @@ from jetstream.client.admin.group_lag import CommittedRange
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.nodes.replica_choice import ReadPreference
 from jetstream.client.nodes.stream_route import StreamRoute
-from jetstream.client.read.read_range import ReadRange, Start, resolve
+from jetstream.client.read.places import Start
+from jetstream.client.read.read_range import ReadRange, resolve
 
 PATIENCE_S_DEFAULT: Final = 5.0
 _ANSWER_SECONDS: Final = 10.0

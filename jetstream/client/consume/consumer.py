@@ -14,7 +14,8 @@ from jetstream.client.consume.consumer_tasks import ConsumerTasks
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.consume.partition_buffers import Delivery, PartitionBuffer
 from jetstream.client.nodes.background import Background
-from jetstream.client.read.read_range import ReadRange, Start
+from jetstream.client.read.places import Start
+from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.records import Record
 
 _log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class Consumer:
             await self._consumption.commit(offsets, is_closed=self._is_closed)
 
     def seek(self, partition: str, start: Start) -> None:
-        """Go on with a partition elsewhere: an offset, ``"earliest"``, ``"latest"`` or an aware datetime.
+        """Go on with a partition elsewhere: at what `js.read` takes as its start.
 
         Raises:
             RequestError: the partition is not this member's, or there is no such place.

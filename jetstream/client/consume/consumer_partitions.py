@@ -19,7 +19,7 @@ from jetstream.client.consume.options import ConsumeSettings, PartitionsTold
 from jetstream.client.consume.partition_buffers import PartitionBuffer, PartitionBuffers
 from jetstream.client.consume.partition_feed import FeedStart, PartitionFeeds
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.read.read_range import Start
+from jetstream.client.read.places import Start, named_offset
 from jetstream.protocol.group_requests import FetchCursors
 from jetstream.protocol.group_responses import CursorsResponse
 
@@ -75,7 +75,7 @@ class ConsumerPartitions:
         """Go on elsewhere; see `Consumer.seek`."""
         buffer = self._buffers.assigned(stream)
         self.commits.go_back(buffer)
-        self._buffers.seek(buffer, Offset(start) if isinstance(start, int) else None)
+        self._buffers.seek(buffer, named_offset(start))
         if not buffer.has_begun.is_set():
             self._wheres[buffer.claim] = FeedStart(start)
         elif buffer.is_open:

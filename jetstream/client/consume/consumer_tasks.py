@@ -19,7 +19,7 @@ from jetstream.client.consume.coordinator_link import GroupLinks
 from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.consume.partition_buffers import Delivery, PartitionBuffers
 from jetstream.client.nodes.node_links import NodeLinks
-from jetstream.client.read.read_range import Start
+from jetstream.client.read.places import Start
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from envelope.subjects import validated_stream_name
 from envelope.types import NodeId, StreamName
 from jetstream.client.nodes.replica_choice import Locality, ReadFrom, ReadPreference
 from jetstream.client.read.fetch_pipeline import Wanted
-from jetstream.client.read.read_range import ReadRange, Start
+from jetstream.client.read.places import Start
+from jetstream.client.read.read_range import ReadRange
 from jetstream.protocol.requests import Column
 
 CommitMode = Literal["auto", "before", "manual"]

@@ -14,7 +14,8 @@ from jetstream.client.consume.options import ConsumeSettings
 from jetstream.client.consume.partition_buffers import PartitionBuffer, PartitionBuffers, RecordChunk
 from jetstream.client.nodes.node_links import NodeLinks
 from jetstream.client.read.fetch_pipeline import FetchSettings
-from jetstream.client.read.read_range import ReadRange, Start
+from jetstream.client.read.places import Start
+from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """The beginning and the end of a read: as the application wrote them, and as offsets now."""
 
 import asyncio
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from envelope.errors import DeadlinePassed, NotLeader, RemoteProtocolError, RequestError
@@ -10,21 +10,19 @@ from envelope.subjects import validated_pattern
 from envelope.types import Incarnation, Offset, TimestampUs
 from jetstream.client.nodes.socket_link import SocketLink
 from jetstream.client.read.fetch_pipeline import ReaderPlace, Wanted
+from jetstream.client.read.places import (
+    End,
+    Start,
+    Txid,
+    before_end,
+    named_offset,
+    since,
+    validated_end,
+    validated_start,
+)
 from jetstream.client.read.records import to_timestamp
-from jetstream.protocol.request_base import INTEGER_MAX
 from jetstream.protocol.requests import NAME_CHARS_MAX, Column, Fetch, ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse
-
-
-@dataclass(frozen=True, slots=True)
-class Txid:
-    """A place in a stream: the first record whose transaction id is at least ``value``."""
-
-    value: int
-
-
-Start = Literal["earliest", "latest"] | int | datetime | Txid
-End = Literal["latest"] | int | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,11 @@ class ReadRange:
         """Return self.
 
         Raises:
-            RequestError: an offset that cannot be, a datetime without a time zone, an unknown word, a
-                transaction id that is no 64-bit integer, or a selection that is none.
+            RequestError: a place or a selection that is none.
         """
         self._check_selection()
-        if isinstance(self.start, Txid):
-            if not -INTEGER_MAX - 1 <= self.start.value <= INTEGER_MAX:
-                raise RequestError(f"{self.start!r} is not a 64-bit integer")
-        else:
-            _check_place(self.start, ("earliest", "latest"))
-        _check_place(self.end, ("latest", None))
+        validated_start(self.start)
+        validated_end(self.end)
         return self
 
     def _check_selection(self) -> None:
@@ -63,15 +56,6 @@ class ReadRange:
         unknown = [name for name in wanted.columns or () if name not in get_args(Column)]
         if unknown:
             raise RequestError(f"columns: {unknown}: there are {', '.join(get_args(Column))}")
-
-
-def _check_place(place: object, words: tuple[str | None, ...]) -> None:
-    if isinstance(place, datetime) and place.tzinfo is None:
-        raise RequestError(f"{place!r} has no time zone: which moment is meant?")
-    if isinstance(place, int) and (isinstance(place, bool) or not 0 <= place <= INTEGER_MAX):
-        raise RequestError(f"{place!r} is not an offset")
-    if not isinstance(place, int | datetime) and place not in words:
-        raise RequestError(f"{place!r} is neither an offset, a datetime nor one of {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +116,11 @@ class _Asked:
 
 
 async def _resolve(question: _Asked) -> ResolvedRange:
-    wanted = question.wanted
+    wanted, now = question.wanted, datetime.now(UTC)
+    wanted = replace(wanted, start=since(wanted.start, now), end=since(wanted.end, now))
+    question = replace(question, wanted=wanted)
     # Only a leader that knows what earlier ones have acked says where the end is; the start any leader knows.
-    needs_end = not wanted.follow or "latest" in (wanted.start, wanted.end)
+    needs_end = not wanted.follow or _is_at_end(wanted.start) or _is_at_end(wanted.end)
     bounds = await question.offsets("latest" if needs_end else "earliest")
     told = bounds.high_watermark if needs_end else bounds.log_start_offset
     if bounds.offset != told or bounds.log_start_offset > bounds.high_watermark:
@@ -145,10 +131,18 @@ async def _resolve(question: _Asked) -> ResolvedRange:
     start = await _start(question, bounds)
     end = await _end(question, bounds)
     place = ReaderPlace(start, incarnation=Incarnation(bounds.incarnation))
-    if end is not None and start >= end and isinstance(wanted.start, int):
+    if end is not None and start >= end and named_offset(wanted.start) is not None:
         await _check_start(question, place)
     end_timestamp = to_timestamp(wanted.end) if wanted.follow and isinstance(wanted.end, datetime) else None
     return ResolvedRange(place, end, end_timestamp, Offset(bounds.high_watermark))
+
+
+def _is_at_end(place: Start | End) -> bool:
+    return place == "latest" or (isinstance(place, int) and place < 0)
+
+
+def _before_end(count: int, bounds: ListOffsetsResponse) -> Offset:
+    return before_end(count, Offset(bounds.log_start_offset), Offset(bounds.high_watermark))
 
 
 async def _start(question: _Asked, bounds: ListOffsetsResponse) -> Offset:
@@ -156,7 +150,7 @@ async def _start(question: _Asked, bounds: ListOffsetsResponse) -> Offset:
     if isinstance(start, datetime | Txid):
         return Offset((await question.offsets(start)).offset)
     if isinstance(start, int):
-        return Offset(start)
+        return Offset(start) if start >= 0 else _before_end(start, bounds)
     return Offset(bounds.log_start_offset if start == "earliest" else bounds.high_watermark)
 
 
@@ -165,6 +159,8 @@ async def _end(question: _Asked, bounds: ListOffsetsResponse) -> Offset | None:
     if isinstance(end, datetime):
         # A moment to come has no offset yet: a following reader watches the timestamps instead.
         return None if follow else Offset((await question.offsets(end)).offset)
+    if isinstance(end, int) and end < 0:
+        return _before_end(end, bounds)
     if isinstance(end, int):
         return Offset(end if follow else min(end, bounds.high_watermark))
     return None if end is None and follow else Offset(bounds.high_watermark)

@@ -38,6 +38,7 @@ from jetstream.client.read.fetch_pipeline import (
     ReadBounds,
     ReaderPlace,
 )
+from jetstream.client.read.places import named_offset
 from jetstream.client.read.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.read.records import Record, before, records_of, trimmed
@@ -292,8 +293,10 @@ class BatchReader:
         self._failing_since = self._failing_since or now
         self._damaged += damaged
         retriable = self._route.failed(error)
-        if isinstance(error, OffsetOutOfRange) and not self._begun and self._wanted.start == "earliest":
-            self._range, retriable = None, True  # retention was first: the earliest is another one now
+        start = self._wanted.start
+        is_looked_up = named_offset(start) is None and start != "latest"
+        if isinstance(error, OffsetOutOfRange) and not self._begun and is_looked_up:
+            self._range, retriable = None, True  # retention was first: the place is another one now
         again = self._damaged < _DAMAGED_MAX if damaged else retriable
         if not again or now - self._failing_since >= self._settings.retry_s:
             self._finish()

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from envelope.errors import InternalError, JetstreamError
 from envelope.types import Offset
-from jetstream.client.read.read_range import Start
+from jetstream.client.read.places import Start
 from jetstream.client.read.reader import BatchReader
 from jetstream.client.read.records import Record, records_of
 from jetstream.log.format.schema import SCHEMA

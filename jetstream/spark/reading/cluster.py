@@ -20,7 +20,7 @@ from envelope.partition_errors import StreamIsPartitioned
 from envelope.types import Compact
 from jetstream.client.blocking.client import BlockingClient
 from jetstream.client.nodes.socket_access import ReadPass
-from jetstream.client.read.read_range import Start
+from jetstream.client.read.places import Start
 from jetstream.spark.options.source_options import SourceOptions
 from jetstream.spark.reading.pieces import pieces_of
 from jetstream.spark.reading.planning import IncarnationRange, StreamBounds
