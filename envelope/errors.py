@@ -136,6 +136,22 @@ class SourceTruncated(RequestError, err_code="source_truncated", status=410, ack
     """The source of a mirror lacks records that were to be copied next, or that the target has of it."""
 
 
+class UnknownRecord(RequestError, err_code="record_not_found", status=404, ack_code=60_098):
+    """There is no value at that offset: the record was removed, or is a tombstone."""
+
+
+class UnknownPath(RequestError, err_code="path_not_found", status=404, ack_code=60_099):
+    """The HTTP port has nothing at that path."""
+
+
+class NotAcceptable(RequestError, err_code="not_acceptable", status=406, ack_code=60_093):
+    """The request accepts none of the formats that there are."""
+
+
+class WrongHost(RequestError, err_code="wrong_host", status=421, ack_code=60_094):
+    """A request without a credential names a host that is not this node; a web page may have sent it."""
+
+
 class RecordTooLarge(RequestError, err_code="record_too_large", ack_code=10_054):
     """The message exceeds the stream's or the system's limit."""
 

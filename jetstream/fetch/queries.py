@@ -6,7 +6,8 @@ from envelope.subjects import validated_pattern
 from envelope.types import Incarnation, LeaderEpoch, Offset
 from jetstream.fetch.cursors import CursorPlace
 from jetstream.fetch.planner import FetchQuery
-from jetstream.fetch.selection import Selection
+from jetstream.fetch.selection import Encoder, Selection
+from jetstream.log.format.batch import encode_selected
 from jetstream.protocol.requests import Fetch, ListOffsets
 
 
@@ -27,12 +28,17 @@ def offset_of(request: Fetch) -> Offset:
     return Offset(request.offset)
 
 
-def query_of(request: Fetch, selected_max: int = SELECTED_BYTES_MAX) -> FetchQuery:
+def query_of(
+    request: Fetch, selected_max: int = SELECTED_BYTES_MAX, *, is_encoded: bool = False
+) -> FetchQuery:
     """Return the range of a log that ``request`` needs, with the records that it leaves out.
 
-    ``selected_max``: bytes that are looked at if it leaves any out.
+    Args:
+        request: a fetch.
+        selected_max: bytes that are looked at if its answer is made of decoded records.
+        is_encoded: it is, although it leaves none out.
     """
-    leaves_out = request.leaves_out
+    leaves_out = request.leaves_out or is_encoded
     return FetchQuery(
         offset=offset_of(request),
         max_bytes=min(request.max_bytes, selected_max) if leaves_out else request.max_bytes,
@@ -51,15 +57,20 @@ def boundary_query_of(request: ListOffsets) -> FetchQuery:
     return FetchQuery(Offset(request.offset), request.bytes, incarnation=incarnation)
 
 
-def selection_of(request: Fetch, selected_max: int = SELECTED_BYTES_MAX) -> Selection | None:
+def selection_of(
+    request: Fetch, selected_max: int = SELECTED_BYTES_MAX, encode: Encoder | None = None
+) -> Selection | None:
     """Return the selection of ``request`` in that range, None if it wants everything.
 
-    ``selected_max``: bytes of the selected records.
+    Args:
+        request: a fetch.
+        selected_max: bytes of the selected records.
+        encode: makes another body than a batch, for which everything is selected; None: it is a batch.
 
     Raises:
         RequestError: ``subject`` is not a NATS pattern.
     """
-    if not request.leaves_out:
+    if not request.leaves_out and encode is None:
         return None
     try:
         subject = None if request.subject is None else validated_pattern(request.subject)
@@ -70,5 +81,7 @@ def selection_of(request: Fetch, selected_max: int = SELECTED_BYTES_MAX) -> Sele
         key=None if request.key is None else request.key.encode(),
         columns=None if request.columns is None else frozenset(request.columns),
         records_max=request.max_records,
+        end=None if request.end is None else Offset(request.end),
         bytes_max=min(request.max_bytes, selected_max),
+        encode=encode or encode_selected,
     )

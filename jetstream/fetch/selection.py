@@ -48,6 +48,10 @@ class Selected:
     max_timestamp: TimestampUs
 
 
+Encoder = Callable[[pa.RecordBatch, Offset, Offset, LeaderEpoch], bytes | memoryview]
+"""Makes a body of selected records, of a range ``[start, end)`` and its leader epoch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """The records and columns that a reader wants.
@@ -56,15 +60,19 @@ class Selection:
         subject: only subjects that match this NATS pattern.
         key: only records with this key.
         columns: those kept of the columns that may be left out; None is all.
+        end: first offset that is left out at the end; None: the range's.
         records_max: limit of the records.
         bytes_max: limit of their decoded bytes; at least one batch.
+        encode: makes the body of the records, which are of ``[start, end)`` in that order of arguments.
     """
 
     subject: str | None = None
     key: bytes | None = None
     columns: frozenset[Column] | None = None
+    end: Offset | None = None
     records_max: int | None = None
     bytes_max: int = FETCH_BYTES_DEFAULT
+    encode: Encoder = encode_selected
 
     def select(
         self,
@@ -87,17 +95,18 @@ class Selection:
         places = self._places
         for header, records in merged_batches(body, _ROWS_AT_ONCE, self.bytes_max):
             size = records.get_total_buffer_size()
-            wanted = self._matching(_from(records, offset)).select(places)
+            wanted = self._matching(_within(records, offset, self.end)).select(places)
             if not kept.add(wanted, header, size):
                 break
             pace(size)
+        if self.end is not None:
+            kept.next = min(kept.next, self.end)
         if not kept.batches:
             return Selected(b"", kept.next, 0, kept.max_timestamp)
         [merged] = pa.Table.from_batches(kept.batches).combine_chunks().to_batches()
         merged = _with_nulls(merged)
-        return Selected(
-            encode_selected(merged, start, kept.next, epoch), kept.next, merged.num_rows, kept.max_timestamp
-        )
+        body = self.encode(merged, start, kept.next, epoch)
+        return Selected(body, kept.next, merged.num_rows, kept.max_timestamp)
 
     def _matching(self, records: pa.RecordBatch) -> pa.RecordBatch:
         if self.subject is not None:
@@ -171,7 +180,10 @@ def _with_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _from(records: pa.RecordBatch, offset: Offset) -> pa.RecordBatch:
-    if records.num_rows == 0 or records.column(0)[0].as_py() >= offset:
+def _within(records: pa.RecordBatch, offset: Offset, end: Offset | None) -> pa.RecordBatch:
+    if records.num_rows == 0:
         return records
-    return records.slice(int(records.column(0).to_numpy().searchsorted(offset)))
+    offsets = records.column(0).to_numpy()
+    first = int(offsets.searchsorted(offset))
+    last = records.num_rows if end is None else int(offsets.searchsorted(end))
+    return records.slice(first, max(0, last - first))

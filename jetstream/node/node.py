@@ -36,6 +36,7 @@ from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.groups.requests import GroupRequestHandler
 from jetstream.node.groups.shards import GroupService
 from jetstream.node.http.access import http_settings
+from jetstream.node.http.api import read_api
 from jetstream.node.http.metric_sources import Sources
 from jetstream.node.http.pages import node_pages, searching_pages
 from jetstream.node.http.server import HttpServer, Pages
@@ -64,9 +65,8 @@ from jetstream.node.runtime.version import VERSION
 from jetstream.node.settings.node_config import NodeConfig
 from jetstream.node.settings.peer_settings import PeerSettings, peer_settings
 from jetstream.node.streams.directory import NodeStreams
-from jetstream.node.tiers.segment_cache import Tier
+from jetstream.node.tiers.segment_cache import Tier, node_tier
 from jetstream.node.tiers.tiering import Tiering
-from jetstream.tier.object_store import ObjectStore
 from metadata.catalog.commands import RegisterNode
 from metadata.node.admission.descriptors import DescriptorBudget, DescriptorShare, budget
 from metadata.node.catalogue.group import MetadataQuorum
@@ -160,6 +160,9 @@ class Node:
             stack.push_async_callback(parts.http.stop)  # its pages show the streams
             await self._listen(shell.server)
             stack.push_async_callback(shell.server.stop)
+            api = read_api(parts.http.settings, shell.server, shell.streams, shell.api.question, self._clock)
+            parts.http.open_api(api, shell.server.dispatcher, shell.server.ticket_refusals)
+            stack.push_async_callback(parts.http.close_api)
             if shell.discovery is not None:
                 background.append(tasks.create_task(shell.discovery.run()))
             background += [tasks.create_task(work()) for work in shell.work]
@@ -187,7 +190,8 @@ class Node:
         queue = CatchUpQueue(scheduler, self._clock, asyncio.get_running_loop())
         disk_thread = DiskThread(SyncScheduler(disk), crash, catch_up_queue=queue)
         stack.push_async_callback(disk_thread.stop)
-        http = HttpServer(searching_pages(), http_settings(self.config.http))
+        readers = stack.enter_context(ThreadPoolExecutor(_READER_THREADS, "jetstream-reader"))
+        http = HttpServer(searching_pages(), http_settings(self.config.http), readers, self._clock, queue)
         stack.push_async_callback(http.stop)
         await self._answer_probes(http)
         witness = BootMarker(disk, present_kernel())
@@ -202,7 +206,6 @@ class Node:
             hear(group, heard)
         await stack.enter_async_context(taking_part(group, peers, crash))
         keep_cluster_id(group, disk)
-        readers = stack.enter_context(ThreadPoolExecutor(_READER_THREADS, "jetstream-reader"))
         return _Parts(
             disk=disk,
             identity=identity,
@@ -232,7 +235,7 @@ class Node:
         config, clock = self.config, self._clock
         ingest = NatsLink(config.nats, LinkWatch("ingest", clock), parts.crash)
         answers = NatsLink(config.nats, LinkWatch("answers", clock), parts.crash)
-        tier = _tier(config, parts.disk, clock, tasks)
+        tier = node_tier(config, parts.disk, clock, tasks)
         cluster = ClusterMember(parts.metadata, parts.peers, clock, parts.readers)
         acks = ingest if config.nats.acks_on_ingest else answers
         services = _stream_services(
@@ -267,6 +270,7 @@ class Node:
             links=(ingest, answers),
             disk=parts.disk_thread.counters,
             server=server,
+            http=parts.http,
             compaction=compactor.counters,
             rewrite=rewriter.counters,
             scrub=scrubber.counters,
@@ -278,6 +282,7 @@ class Node:
             doors=(server.door, parts.metadata.member.server.door, parts.http.door),
             audit=api.audit,
         )
+        upkeep = self._upkeep(parts, SegmentKeeper(thread, works, streams), streams, tier)
         return _Shell(
             ingest=ingest,
             answers=answers,
@@ -288,14 +293,7 @@ class Node:
             tier=tier,
             pages=node_pages(sources, lambda: self._is_ready, lambda: parts.metadata.problem),
             discovery=self._discovery(parts, answers),
-            work=(
-                cluster.run,
-                ingest.supervise,
-                answers.supervise,
-                api.run,
-                cursors.run,
-                *self._upkeep(parts, SegmentKeeper(thread, works, streams), streams, tier),
-            ),
+            work=(cluster.run, ingest.supervise, answers.supervise, api.run, cursors.run, *upkeep),
         )
 
     def _api(
@@ -432,19 +430,6 @@ class _Shell:
     """Speaks with other nodes; None of a node that they cannot dial."""
     work: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
     """Runs as long as the node does."""
-
-
-def _tier(config: NodeConfig, disk: OsDisk, clock: Clock, tasks: asyncio.TaskGroup) -> Tier:
-    uri = config.tier
-    store = None if uri is None else ObjectStore.at(uri.get_secret_value())
-    return Tier(
-        store=store,
-        disk=disk,
-        clock=clock,
-        tasks=tasks,
-        held_bytes_max=config.tier_cache_bytes,
-        root=config.data,
-    )
 
 
 def _stream_services(

@@ -21,12 +21,15 @@ from envelope.limits import MIB
 from jetstream.cli.output.exit_codes import ExitCode
 from jetstream.node.http import server as http_server
 from jetstream.node.http.access import HttpSettings, http_settings
-from jetstream.node.http.server import HttpServer, Page, Pages
+from jetstream.node.http.connection import HEADER_BYTES_MAX
+from jetstream.node.http.page import Page
+from jetstream.node.http.server import Pages
 from jetstream.node.node import Node
 from jetstream.node.settings.node_config import HttpConfig, ServerTlsConfig
-from metadata.node.peers import accepting
+from jetstream.protocol.liveness import Patience
 from tests.support.commands import REPOSITORY, up
 from tests.support.commands import jetstream as command
+from tests.support.http_servers import serving_pages
 from tests.support.local_clusters import start
 from tests.support.nats_identities import TlsFiles
 from tests.support.nodes import nats_and_node, run
@@ -51,16 +54,15 @@ def tls_of(files: TlsFiles, client_ca: Path | None = None) -> ServerTlsConfig:
 async def guarded_server(settings: HttpSettings) -> AsyncIterator[tuple[str, int]]:
     """A server of one page for everybody and one more for those with the token."""
     pages = Pages(every={"/livez": small, "/page": small}, public={"/livez": small})
-    server = HttpServer(pages, settings)
-    yield await server.start("127.0.0.1", 0)
-    await server.stop()
+    async with serving_pages(pages, settings) as (_, address):
+        yield address
 
 
 async def answer(address: tuple[str, int], request: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-    """Send raw bytes; return everything that comes back."""
+    """Send a request that asks for no other; return everything that comes back."""
     reader, writer = await asyncio.open_connection(*address, ssl=tls)
     try:
-        writer.write(request)
+        writer.write(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
         await writer.drain()
         return await reader.read()
     finally:
@@ -134,7 +136,7 @@ def test_a_refusal_says_what_it_wants(headers: tuple[str, ...], challenge: bytes
 def test_a_token_does_not_make_room_for_a_larger_head() -> None:
     async def scenario() -> None:
         async with guarded_server(HttpSettings(SecretStr(TOKEN))) as address:
-            head = f"GET /page HTTP/1.1\r\nHost: x\r\n{SHOWN}{'x' * http_server.HEADER_BYTES_MAX}"
+            head = f"GET /page HTTP/1.1\r\nHost: x\r\n{SHOWN}{'x' * HEADER_BYTES_MAX * 2}"
             assert (await answer(address, head.encode())).startswith(b"HTTP/1.1 431 ")
 
     run(scenario())
@@ -197,8 +199,7 @@ def test_peers_that_are_slow_over_tls_are_cut_off_in_time(
             for writer in (silent_writer, slow_writer):
                 writer.close()
 
-    monkeypatch.setattr(accepting, "HANDSHAKE_SECONDS", 0.2)
-    monkeypatch.setattr(http_server, "HEAD_S_MAX", 0.2)
+    monkeypatch.setattr(http_server, "PATIENCE", Patience(hello_ns=200_000_000))
     run(scenario())
 
 
@@ -210,16 +211,14 @@ def test_peers_that_never_read_over_tls_are_cut_off_in_time(
 
     async def scenario() -> None:
         settings = http_settings(HttpConfig(tls=tls_of(tls_files)))
-        server = HttpServer(Pages(every={"/page": large}), settings)
-        address = await server.start("127.0.0.1", 0)
-        # The limit stops the peer's reading at once; the page is more than the kernels hold meanwhile.
-        _, writer = await asyncio.open_connection(*address, ssl=context(tls_files), limit=1)
-        writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: len(server._server) == 0)
-        writer.transport.abort()
-        await server.stop()
+        async with serving_pages(Pages(every={"/page": large}), settings) as (server, address):
+            # The limit stops the peer's reading at once; the page is more than the kernels hold meanwhile.
+            _, writer = await asyncio.open_connection(*address, ssl=context(tls_files), limit=1)
+            writer.write(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: server.counters.connections_overdue == 1)
+            writer.transport.abort()
 
-    monkeypatch.setattr(http_server, "EXCHANGE_S_MAX", 0.5)
+    monkeypatch.setattr(http_server, "PATIENCE", Patience(stalled_ns=500_000_000))
     run(scenario())
 
 

@@ -15,6 +15,8 @@ async def exchange(node: Node, data: bytes, tls: ssl.SSLContext | None = None) -
     reader, writer = await asyncio.open_connection(*node.http_address, ssl=tls)
     try:
         writer.write(data)
+        if writer.can_write_eof():
+            writer.write_eof()  # the server closes behind its answer, then
         await writer.drain()
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
@@ -23,7 +25,7 @@ async def exchange(node: Node, data: bytes, tls: ssl.SSLContext | None = None) -
 
 
 async def get(node: Node, path: str, *headers: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
-    lines = "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""))
+    lines = "\r\n".join((f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers, "", ""))
     status, _, body = await exchange(node, lines.encode(), tls)
     return status, body
 

@@ -114,6 +114,19 @@ class RequestApi:
         answer = await self._answer_at_home(request, "group.coordinator", encode_request(request))
         return decode_response(CoordinatorInfo, answer)
 
+    async def question(self, name: str, request: Request) -> bytes:
+        """Return the answer to a question, which changes nothing, as it is sent over NATS.
+
+        Args:
+            name: of the request, as ``stream.info``.
+            request: one of `QUESTIONS`.
+
+        Raises:
+            JetstreamError: the typed refusal, unless the answer reports it.
+        """
+        assert type(request) in QUESTIONS, f"{name} changes something"
+        return await self._answer_at_home(request, name, encode_request(request))
+
     def _take_shared(self, message: ServiceRequest) -> None:
         if message.subject != f"{self._prefix}.{DISCOVERY_WORD}":  # every node answers that
             self._take(message)

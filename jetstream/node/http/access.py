@@ -7,16 +7,17 @@ import hmac
 import logging
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
 from pydantic import SecretStr
 
-from envelope.errors import InvalidConfig
+from envelope.errors import InvalidConfig, Unauthorized
 from jetstream.node.settings.credentials import server_context, token_in
 from jetstream.node.settings.node_config import LOOPBACK, HttpConfig
+from jetstream.protocol.rights import Gate, ReaderRights
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class HttpSettings:
     """Of every request that sees more than a probe; None shows everybody everything."""
     tls: ssl.SSLContext | None = None
     """The server's side of TLS; None speaks none."""
+    hosts: frozenset[str] = frozenset()
+    """Names of the node, in small letters, beside its addresses and ``localhost``."""
 
     def judge(self, headers: Iterable[tuple[bytes, bytes]]) -> Credential:
         """Judge a request by its headers, whose names are in small letters; the token in constant time."""
@@ -54,11 +57,49 @@ class HttpSettings:
         shown = [value for name, value in headers if name == b"authorization"]
         if not shown:
             return Credential.MISSING
-        scheme, _, token = shown[0].partition(b" ")
-        if len(shown) > 1 or scheme.lower() != b"bearer":
-            return Credential.WRONG
-        is_right = hmac.compare_digest(token.strip(b" "), self.token.get_secret_value().encode())
+        token = _bearer(shown)
+        is_right = token is not None and _is_same(token, self.token)
         return Credential.RIGHT if is_right else Credential.WRONG
+
+    def rights(self, headers: Iterable[tuple[bytes, bytes]], gate: Gate) -> ReaderRights:
+        """Return the rights of a request to read: all, or those of the ticket that it shows.
+
+        The port's token and the socket's open everything; without either, and where the socket asks for
+        nothing, so does a request without any.
+
+        Raises:
+            Unauthorized: it shows nothing that it needs.
+            InvalidTicket: the ticket is not good now.
+        """
+        rights = ReaderRights(gate)
+        if self.token is None and gate.require == "none":
+            rights.sees_all = True
+            return rights
+        shown = [value for name, value in headers if name == b"authorization"]
+        credential = _bearer(shown)
+        if credential is None:
+            wants = "token" if gate.require == "token" else "ticket"
+            raise Unauthorized(f"this needs a {wants}: Authorization: Bearer …", wants=wants)
+        if any(token is not None and _is_same(credential, token) for token in (self.token, gate.token)):
+            rights.sees_all = True
+        elif gate.require == "token":
+            raise Unauthorized("the token is not right")
+        else:
+            rights.show(SecretStr(credential.decode("latin-1")))
+        return rights
+
+
+def _bearer(shown: Sequence[bytes]) -> bytes | None:
+    """Return what the header ``Authorization`` bears; None: it is not there, twice, or another scheme."""
+    if len(shown) != 1:
+        return None
+    scheme, _, credential = shown[0].partition(b" ")
+    return credential.strip(b" ") if scheme.lower() == b"bearer" else None
+
+
+def _is_same(credential: bytes, token: SecretStr) -> bool:
+    """Compare in a time that does not tell how much of it was right."""
+    return hmac.compare_digest(credential, token.get_secret_value().encode())
 
 
 def http_settings(config: HttpConfig | None) -> HttpSettings:
@@ -81,4 +122,4 @@ def http_settings(config: HttpConfig | None) -> HttpSettings:
         _log.warning("whoever can connect can see the metrics: no http.token host=%s", config.host)
     elif exposed and tls is None:
         _log.warning("http.token travels unencrypted: there is no http.tls host=%s", config.host)
-    return HttpSettings(token, tls)
+    return HttpSettings(token, tls, frozenset(host.lower() for host in config.hosts))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from jetstream.node.disk.appends import DiskCounters
 from jetstream.node.groups.cursor_store import CursorStore
@@ -12,6 +12,7 @@ from jetstream.node.maintenance.rewriter import RewriteCounters
 from jetstream.node.maintenance.scrubber import ScrubCounters
 from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.link import NatsLink
+from jetstream.node.readers.reader_connection import SocketCounters
 from jetstream.node.readers.server import SocketServer
 from jetstream.node.replicas.replica import StreamReplica
 from jetstream.node.runtime.removal_clock import RemovalClock
@@ -19,6 +20,26 @@ from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
 from metadata.node.admission.door import Door
 from metadata.node.catalogue.group import MetadataQuorum
+
+
+class HttpNumbers(Protocol):
+    """The numbers of the HTTP port."""
+
+    @property
+    def connections(self) -> int:
+        """Peers that are connected."""
+
+    @property
+    def readers(self) -> int:
+        """Responses with records that are under way."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory that wait for peers to take them."""
+
+    @property
+    def counters(self) -> SocketCounters:
+        """The counts since it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +52,7 @@ class Sources:
     links: tuple[NatsLink, ...]
     disk: DiskCounters
     server: SocketServer
+    http: HttpNumbers
     compaction: CompactionCounters
     rewrite: RewriteCounters
     scrub: ScrubCounters

@@ -8,6 +8,7 @@ from typing import Final
 
 from jetstream.ingest.machine import CountKind
 from jetstream.node.http.door_metrics import TURNED_AWAY
+from jetstream.node.http.http_metrics import HTTP_METRICS
 from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_node, of_stream
 from jetstream.node.http.namespace_metrics import NAMESPACE_METRICS
 from jetstream.node.http.nats_metrics import NATS_METRICS
@@ -401,6 +402,7 @@ METRICS: Final = (
     ),
     *REPLICA_METRICS,
     *VOTER_METRICS,
+    *HTTP_METRICS,
     *NAMESPACE_METRICS,
 )
 """Every metric of a node; beside them stand those of its process (``process_…``)."""

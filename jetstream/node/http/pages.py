@@ -21,7 +21,8 @@ from envelope.errors import JetstreamError
 from envelope.types import StreamName
 from jetstream.node.http.metric_sources import Definition, Sample, Sources
 from jetstream.node.http.metrics import METRICS
-from jetstream.node.http.server import Page, PageMaker, Pages
+from jetstream.node.http.page import Page
+from jetstream.node.http.server import PageMaker, Pages
 
 PROBLEMS_TOLD_MAX: Final = 100
 

@@ -1,50 +1,58 @@
-"""A small HTTP door for probes and scrapers: GET on a few paths, one request a connection.
+"""The HTTP port: who is let in, and which part answers.
 
-h11 knows HTTP; here is who is let in, and for how long. Nothing a peer sends reaches further than its path
-and its token.
+Probes and metrics are answered from the first moment of a start to the last of a stop; all below ``/v1`` once
+the node serves.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 import h11
 
-from envelope.limits import KIB
+from envelope.errors import JetstreamError, UnavailableError
 from jetstream.node.http.access import Credential, HttpSettings
+from jetstream.node.http.connection import HttpConnection
+from jetstream.node.http.page import Page, plain, problem
+from jetstream.node.http.request import HttpRequest
+from jetstream.node.readers.line import SocketLine
+from jetstream.node.readers.port import ReaderPort
+from jetstream.node.readers.reader_connection import (
+    ConnectionServices,
+    ReaderConnection,
+    RequestServer,
+    SelectedAnswers,
+    SocketCounters,
+)
+from jetstream.node.readers.ticket_refusals import TicketRefusals
+from jetstream.node.runtime.catch_up_queue import CatchUpQueue
+from jetstream.node.runtime.clock import Clock
+from jetstream.node.runtime.task_group import task_group
+from jetstream.protocol.liveness import Patience
+from jetstream.protocol.rights import Gate
 from metadata.node.admission.descriptors import DescriptorShare
 from metadata.node.admission.door import Door
-from metadata.node.peers.accepting import StreamServer, listeners
 
 _log = logging.getLogger(__name__)
 
-HEADER_BYTES_MAX: Final = 16 * KIB
-HEAD_S_MAX: Final = 5.0
-"""From the connection to the last byte of the request's head."""
-EXCHANGE_S_MAX: Final = 10.0
-"""From the connection to the last byte of the answer; a peer that has not read by then loses the rest."""
+_SECOND_NS: Final = 1_000_000_000
+PATIENCE: Final = Patience(
+    hello_ns=5 * _SECOND_NS, frame_ns=5 * _SECOND_NS, idle_ns=60 * _SECOND_NS, stalled_ns=30 * _SECOND_NS
+)
+"""From the connection to the head of the first request; for one head; between requests; for taking bytes."""
 
-CONNECTIONS_MAX: Final = 64
-"""Peers that are connected, those included that do not read their answer; one more is turned away, or, if
-one has not said what it wants, that one."""
+CONNECTIONS_MAX: Final = 4096
+"""Peers that are connected. One more is turned away, or, if one awaits no response, that one is cut off."""
 
-_RECEIVE_BYTES: Final = 4 * KIB
-_TEXT: Final = "text/plain; charset=utf-8"
+DRAIN_S: Final = 2.0
+"""How long a stopping server goes on sending."""
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The response to a path."""
-
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-    """Beside those that every response has."""
-
+_API: Final = "/v1/"
 
 PageMaker = Callable[[], Awaitable[Page]]
 
@@ -59,20 +67,90 @@ class Pages:
     """For requests without the token, which probes are."""
 
 
+class Api(Protocol):
+    """Answers everything below ``/v1``.
+
+    Attributes:
+        readers: responses with records that are under way.
+    """
+
+    readers: int
+
+    async def answer(self, connection: HttpConnection, request: HttpRequest) -> None:
+        """Send the response to a GET or HEAD."""
+
+
+class _NoStreams:
+    """Stands for the streams of a node that does not serve them: nothing of HTTP asks it."""
+
+    def serve(self, connection: ReaderConnection) -> None:
+        assert not connection.requests, "nothing is asked before there are streams"
+
+    def forget(self, connection: ReaderConnection) -> None:
+        pass
+
+    @property
+    def selections(self) -> SelectedAnswers:
+        raise AssertionError("no response selects anything before there are streams")
+
+
 class HttpServer:
-    """Serves pages from `start` to `stop`; on one event loop's thread.
+    """Serves from `start` to `stop`; on one event loop's thread.
 
     Attributes:
         pages: may be replaced at any time.
+        settings: how the port is guarded.
         door: has decided who was let in.
     """
 
-    def __init__(self, pages: Pages, settings: HttpSettings | None = None) -> None:
-        """Serve ``pages`` at first; without ``settings`` everybody may see all of them."""
+    def __init__(
+        self,
+        pages: Pages,
+        settings: HttpSettings,
+        executor: Executor,
+        clock: Clock,
+        catch_up_queue: CatchUpQueue,
+    ) -> None:
+        """Serve ``pages`` at first; ``executor`` reads what is not in the page cache."""
         self.pages = pages
+        self.settings = settings
+        self._api: Api | None = None
         self.door = Door("http", DescriptorShare.NODE, CONNECTIONS_MAX)
-        self._settings = settings or HttpSettings()
-        self._server = StreamServer(self._talk, limit=_RECEIVE_BYTES, tls=self._settings.tls, door=self.door)
+        self._running = AsyncExitStack()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._port = ReaderPort(self.door, PATIENCE, settings.tls, self._connection, _refusal)
+        self._services = ConnectionServices(
+            loop=asyncio.get_running_loop(),
+            executor=executor,
+            clock=clock,
+            patience=PATIENCE,
+            requests=_NoStreams(),
+            introduced=self._port.introduced,
+            closed=self._port.closed,
+            catch_up_queue=catch_up_queue,
+            gate=Gate(),
+            ticket_refusals=TicketRefusals(clock),
+        )
+
+    @property
+    def counters(self) -> SocketCounters:
+        """Return the counts of its connections."""
+        return self._services.counters
+
+    @property
+    def connections(self) -> int:
+        """Return how many peers are connected."""
+        return self._port.connections
+
+    @property
+    def readers(self) -> int:
+        """Return how many responses with records are under way."""
+        return 0 if self._api is None else self._api.readers
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Return the bytes in memory that wait for peers to take them."""
+        return self._port.buffered_bytes
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; return the address, with the port that was free if ``port`` is 0.
@@ -80,84 +158,64 @@ class HttpServer:
         Raises:
             OSError: the address cannot be had.
         """
-        found = await listeners(host, port)
-        for listener in found:
-            self._server.start(listener)
-        bound = found[0].getsockname()
-        _log.info("http server listening host=%s port=%d", bound[0], bound[1])
-        return str(bound[0]), int(bound[1])
+        self._tasks = await self._running.enter_async_context(task_group())
+        return await self._port.start(host, port)
 
     async def stop(self) -> None:
-        """Stop listening and break off what is going on."""
-        await self._server.stop()
+        """Stop listening, send what is queued for a moment and close everything; again it does nothing."""
+        await self._port.stop(DRAIN_S)
+        await self._running.aclose()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(EXCHANGE_S_MAX):
-                await self._exchange(reader, writer)
-                writer.close()
-                await writer.wait_closed()
-        except (TimeoutError, OSError) as error:
-            _log.debug("http exchange ended early error=%r", error)
+    def open_api(self, api: Api, streams: RequestServer, ticket_refusals: TicketRefusals) -> None:
+        """Answer requests below ``/v1`` from now on; ``streams`` answers about records."""
+        self._api = api
+        self._services.requests = streams
+        self._services.ticket_refusals = ticket_refusals
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
-        try:
-            async with asyncio.timeout(HEAD_S_MAX):
-                request = await _next_request(connection, reader)
-            if request is None:
-                return
-            self._server.introduced()
+    async def close_api(self) -> None:
+        """Ask the streams nothing more: cut off the peers that read, and refuse others."""
+        self._api = None
+        self._port.close_connections()
+        self._services.requests = _NoStreams()
+
+    def _connection(self, line: SocketLine) -> HttpConnection:
+        assert self._tasks is not None, "connections come to a server that has started"
+        return HttpConnection(line, self._services, self._answer, self._tasks, self._port.estranged)
+
+    async def _answer(self, connection: HttpConnection, raw: h11.Request) -> None:
+        request = HttpRequest.of(raw)
+        if request.method not in ("GET", "HEAD"):
+            text = "only GET and HEAD: publish over NATS"
+            await connection.send(plain(HTTPStatus.METHOD_NOT_ALLOWED, text, ("allow", "GET, HEAD")))
+        elif not request.raw_path.startswith(_API):
             page = await self._page(request)
             if page.status is HTTPStatus.UNAUTHORIZED:
-                _log.info("http request refused peer=%s", writer.get_extra_info("peername"))
-        except h11.RemoteProtocolError as error:
-            page = _plain(HTTPStatus(error.error_status_hint), str(error))
-            request = None
-        headers = [
-            ("content-type", page.content_type),
-            ("content-length", str(len(page.body))),
-            ("connection", "close"),
-            *page.headers,
-        ]
-        answer = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
-        if request is None or request.method != b"HEAD":
-            answer += connection.send(h11.Data(data=page.body)) or b""
-        writer.write(answer)
-        await writer.drain()
+                _log.info("http request refused peer=%s", connection.peer)
+            await connection.send(page, is_head=request.is_head)
+        elif self._api is None:
+            error = UnavailableError("the node is starting, or stopping")
+            await connection.send(problem(error), is_head=request.is_head)
+        else:
+            await self._api.answer(connection, request)
 
-    async def _page(self, request: h11.Request) -> Page:
-        if request.method not in (b"GET", b"HEAD"):
-            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", ("allow", "GET, HEAD"))
-        path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        credential = self._settings.judge(request.headers)
+    async def _page(self, request: HttpRequest) -> Page:
+        credential = self.settings.judge(request.headers)
         is_let_in = credential is Credential.RIGHT
-        make = (self.pages.every if is_let_in else self.pages.public).get(path)
+        make = (self.pages.every if is_let_in else self.pages.public).get(request.raw_path)
         if make is not None:
             return await make()
         if is_let_in:
-            return _plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages.every))}")
-        return _plain(
+            return plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages.every))} and {_API}")
+        return plain(
             HTTPStatus.UNAUTHORIZED,
             "this page wants the token of http.token: Authorization: Bearer TOKEN",
             ("www-authenticate", credential.challenge),
         )
 
 
-async def _next_request(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """Return the peer's request, None if it went away before.
-
-    Raises:
-        h11.RemoteProtocolError: it sends something else, or too much.
-    """
-    while True:
-        event = connection.next_event()
-        if isinstance(event, h11.Request):
-            return event
-        if event is not h11.NEED_DATA:
-            return None
-        connection.receive_data(await reader.read(_RECEIVE_BYTES))
-
-
-def _plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Page:
-    return Page(status, _TEXT, f"{text}\n".encode(), headers)
+def _refusal(error: JetstreamError) -> bytes:
+    """Return a response to a peer that is refused before its request is read."""
+    page = problem(error)
+    headers = (("content-type", page.content_type), ("content-length", str(len(page.body))), *page.headers)
+    head = "".join(f"{name}: {value}\r\n" for name, value in (*headers, ("connection", "close")))
+    return f"HTTP/1.1 {page.status:d} {page.status.phrase}\r\n{head}\r\n".encode() + page.body

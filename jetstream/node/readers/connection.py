@@ -1,10 +1,9 @@
 """A connection of the socket protocol: frames come in, responses go out."""
 
 import logging
-import socket
 from typing import assert_never
 
-from envelope.errors import InvalidTicket, JetstreamError, Overloaded, Unauthorized
+from envelope.errors import InvalidTicket, JetstreamError, Unauthorized
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
 from jetstream.node.readers.reader_connection import ConnectionServices, Pending, ReaderConnection, cancel
@@ -15,7 +14,6 @@ from jetstream.protocol.connection import (
     RequestRefused,
     ServerConnection,
     ServerEvent,
-    encode_farewell,
 )
 from jetstream.protocol.liveness import PeerState
 from jetstream.protocol.responses import Response
@@ -105,13 +103,3 @@ class SocketConnection(ReaderConnection):
         """Close now; what was not sent is dropped."""
         self._pending.clear()
         super().close()
-
-
-def turn_away(sock: socket.socket) -> None:
-    """Refuse a peer for which there is no room, if it reads that, and close."""
-    try:
-        sock.send(encode_farewell(Overloaded("too many connections")), socket.MSG_NOSIGNAL)
-    except OSError as error:
-        _log.debug("peer left before it was turned away: %r", error)
-    finally:
-        sock.close()

@@ -226,7 +226,8 @@ class RequestDispatcher:
             place = pending.connection.cursors.place(request.cursor, request.stream)
             request = pending.request = placed(request, place)
         stream = find_stream(self._directory, request.stream)
-        query = query_of(request, pending.connection.selected_max)
+        is_encoded = pending.encode is not None
+        query = query_of(request, pending.connection.selected_max, is_encoded=is_encoded)
         view = stream.view()
         plan = plan_fetch(query, view, load=False)
         if isinstance(plan, RefuseRead) and isinstance(plan.error, IndexUnloaded):
@@ -273,7 +274,7 @@ class RequestDispatcher:
         view: StreamView[FileRange],
         file_range: FileRange,
     ) -> None:
-        selection = selection_of(request, pending.connection.selected_max)
+        selection = selection_of(request, pending.connection.selected_max, pending.encode)
         try:
             body = Body.leased(file_range, catches_up=file_range.next < view.high_watermark)
         except PlanAgain:  # the disk thread has put a compacted segment there since

@@ -25,7 +25,8 @@ from typing import Final
 
 from envelope.errors import TlsFailed
 from envelope.limits import KIB
-from jetstream.protocol.connection import encode_farewell
+
+NO_TLS: Final = "this port speaks TLS, and the peer does not"
 
 _CHUNK_BYTES: Final = 64 * KIB
 """Encrypted at once: four TLS records."""
@@ -114,6 +115,11 @@ class SocketLine:
             OSError: the connection is gone.
         """
 
+    def end(self) -> None:
+        """Send no more; the peer may still do so."""
+        with suppress(OSError):  # it is gone, which the next call finds
+            self._sock.shutdown(socket.SHUT_WR)
+
     def watch(self, reading: Callback | None, writing: Callback | None) -> None:
         """Call back when there is something to read, and when something can be sent; None ends it."""
         if reading is not None and not self.reading:
@@ -148,9 +154,16 @@ class TlsLine(SocketLine):
     """
 
     def __init__(
-        self, sock: socket.socket, peer: str, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext
+        self,
+        sock: socket.socket,
+        peer: str,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        in_clear: bytes,
     ) -> None:
+        """``in_clear`` is sent to a peer that does not speak TLS."""
         super().__init__(sock, peer, loop)
+        self._in_clear = in_clear
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._rest = memoryview(b"")
@@ -198,9 +211,8 @@ class TlsLine(SocketLine):
         """Look at the first bytes: a peer without TLS is refused in plain text."""
         self._begun = True
         if data[0] != _HANDSHAKE:
-            error = TlsFailed("this port speaks TLS, and the peer does not")
-            self._sock.send(encode_farewell(error), socket.MSG_NOSIGNAL)
-            raise error
+            self._sock.send(self._in_clear, socket.MSG_NOSIGNAL)
+            raise TlsFailed(NO_TLS)
 
     def _decrypted(self, length: int) -> bytes:
         parts: list[bytes] = []

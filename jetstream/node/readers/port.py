@@ -11,7 +11,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from jetstream.node.readers.line import SocketLine, TlsLine
+from envelope.errors import JetstreamError, Overloaded, TlsFailed
+from jetstream.node.readers.line import NO_TLS, SocketLine, TlsLine
 from jetstream.node.readers.reader_connection import ReaderConnection
 from jetstream.protocol.liveness import Patience
 from metadata.node.admission.door import AdmissionVerdict, Door
@@ -36,7 +37,7 @@ class ReaderPort:
         patience: Patience,
         tls: ssl.SSLContext | None,
         connection: Callable[[SocketLine], ReaderConnection],
-        turn_away: Callable[[socket.socket], None],
+        refusal: Callable[[JetstreamError], bytes],
     ) -> None:
         """Prepare to listen.
 
@@ -45,13 +46,13 @@ class ReaderPort:
             patience: how long peers may take.
             tls: the server's side of TLS; None speaks none.
             connection: makes a connection of an accepted socket.
-            turn_away: refuses a peer without TLS for which there is no room, and closes its socket.
+            refusal: returns the bytes that tell a peer of an error before anything is heard of it.
         """
         self.door = door
         self._patience = patience
         self._tls = tls
         self._connection = connection
-        self._turn_away = turn_away
+        self._refusal = refusal
         self._loop = asyncio.get_running_loop()
         self._connections: set[ReaderConnection] = set()
         self._strangers: dict[ReaderConnection, None] = {}  # in the order in which they came
@@ -105,9 +106,13 @@ class ReaderPort:
                 "the port for %s stops with slow peers connections=%d", self.door.port, self.connections
             )
         finally:
-            for connection in tuple(self._connections):
-                connection.close()
+            self.close_connections()
         assert not self._connections, "N5: a stopped server has no connections"
+
+    def close_connections(self) -> None:
+        """Close all that there are now."""
+        for connection in tuple(self._connections):
+            connection.close()
 
     def introduced(self, connection: ReaderConnection) -> None:
         """Record that the peer is no stranger."""
@@ -127,23 +132,32 @@ class ReaderPort:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         verdict = self.door.verdict(len(self._connections), len(self._strangers), sock.fileno())
         if verdict is AdmissionVerdict.REFUSE:
-            if self._tls is None:
-                self._turn_away(sock)
-            else:
-                sock.close()  # before a handshake nothing can be said
+            self._turn_away(sock)
             return
         if verdict is AdmissionVerdict.DISPLACE:
             next(iter(self._strangers)).close()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
-        tls = self._tls
-        line = SocketLine(sock, peer, self._loop) if tls is None else TlsLine(sock, peer, self._loop, tls)
+        if self._tls is None:
+            line = SocketLine(sock, peer, self._loop)
+        else:
+            line = TlsLine(sock, peer, self._loop, self._tls, self._refusal(TlsFailed(NO_TLS)))
         connection = self._connection(line)
         self._connections.add(connection)
         self._strangers[connection] = None
         self._empty.clear()
         connection.start()
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Refuse a peer for which there is no room, if it reads that, and close."""
+        try:
+            if self._tls is None:  # before a handshake nothing can be said
+                sock.send(self._refusal(Overloaded("too many connections")), socket.MSG_NOSIGNAL)
+        except OSError as error:
+            _log.debug("peer left before it was turned away: %r", error)
+        finally:
+            sock.close()
 
     def _sweep(self) -> None:
         """Look for overdue peers, often enough that no bound is overrun by more than a quarter."""

@@ -22,6 +22,7 @@ from envelope.limits import KIB
 from envelope.types import MonotonicNs
 from jetstream.fetch.catch_up_scheduler import TURN_BYTES
 from jetstream.fetch.cursors import ConnectionCursors, CursorPlace
+from jetstream.fetch.selection import Encoder
 from jetstream.fetch.selection_budget import SELECTED_BYTES_FIRST
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.readers.line import SocketLine
@@ -76,6 +77,8 @@ class Pending:
 
     connection: "ReaderConnection"
     request: Request
+    encode: Encoder | None = None
+    """Makes the body of the answer to a fetch out of its decoded records; None: it is stored batches."""
     deadline: MonotonicNs | None = None
     """Until when a fetch may wait; set when it first finds nothing."""
     withdraw: Callable[[], object] | None = None

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from envelope.limits import CONNECTIONS_MAX
 from envelope.types import StreamName
 from jetstream.fetch.selection_budget import SELECTION_BYTES_DEFAULT
-from jetstream.node.readers.connection import SocketConnection, turn_away
+from jetstream.node.readers.connection import SocketConnection
 from jetstream.node.readers.dispatcher import GroupRequests, RequestDispatcher
 from jetstream.node.readers.port import ReaderPort
 from jetstream.node.readers.ports import StreamDirectory
@@ -19,6 +19,7 @@ from jetstream.node.readers.responses import ServerIdentity
 from jetstream.node.readers.selections import Selections
 from jetstream.node.readers.ticket_refusals import TicketRefusals
 from jetstream.node.runtime.clock import Clock
+from jetstream.protocol.connection import encode_farewell
 from jetstream.protocol.liveness import Patience
 from jetstream.protocol.rights import Gate, Requirement
 from metadata.node.admission.descriptors import DescriptorShare
@@ -88,7 +89,7 @@ class SocketServer:
             self._settings.patience,
             self._settings.tls,
             lambda line: SocketConnection(line, self._services),
-            turn_away,
+            encode_farewell,
         )
         self._services = ConnectionServices(
             loop=asyncio.get_running_loop(),

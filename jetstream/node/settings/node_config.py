@@ -216,7 +216,7 @@ class SocketConfig(_Section):
 
 
 class HttpConfig(_Section):
-    """Where probes and scrapers ask: ``/healthz``, ``/livez``, ``/metrics``."""
+    """The port of probes and scrapers (``/healthz``, ``/livez``, ``/metrics``) and of readers (``/v1``)."""
 
     host: str = "127.0.0.1"
     port: Port = 9293
@@ -227,6 +227,9 @@ class HttpConfig(_Section):
     """The same from a file; white space around it does not count."""
     tls: ServerTlsConfig | None = None
     """None speaks no TLS."""
+    hosts: tuple[str, ...] = ()
+    """Names that clients without a credential may use for this node, beside its addresses and ``localhost``;
+    a web page whose own name leads here has none of them."""
 
     @model_validator(mode="after")
     def _one_token(self) -> Self:

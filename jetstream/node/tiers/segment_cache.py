@@ -20,6 +20,7 @@ from jetstream.log.disk.port import Disk
 from jetstream.log.reader import LogReader
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.daemon_threads import DaemonThreads
+from jetstream.node.settings.node_config import NodeConfig
 from jetstream.tier.download import download_manifest, download_segment
 from jetstream.tier.manifest import TieredSegment, TierManifest
 from jetstream.tier.object_store import ObjectStore
@@ -283,3 +284,17 @@ class Tier:
         for transfer in self._known.transfers.values():
             transfer.task.cancel()
         await asyncio.gather(self._readers.stop(STOP_SECONDS), self._writer.stop(STOP_SECONDS))
+
+
+def node_tier(config: NodeConfig, disk: Disk, clock: Clock, tasks: asyncio.TaskGroup) -> Tier:
+    """Return the tier of a node, whose tasks are in ``tasks``."""
+    uri = config.tier
+    store = None if uri is None else ObjectStore.at(uri.get_secret_value())
+    return Tier(
+        store=store,
+        disk=disk,
+        clock=clock,
+        tasks=tasks,
+        held_bytes_max=config.tier_cache_bytes,
+        root=config.data,
+    )
