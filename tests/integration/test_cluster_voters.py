@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,25 +105,35 @@ def test_nobody_is_removed_without_a_majority(cluster: NodeCluster, nats_url: st
     run(test())
 
 
-def test_a_dead_voter_shows_in_the_leaders_metrics(cluster: NodeCluster, nats_url: str) -> None:
-    def shown(name: str) -> tuple[float, float]:
+def test_a_dead_node_shows_in_the_metrics_of_the_others(cluster: NodeCluster, nats_url: str) -> None:
+    def voters(name: str) -> tuple[float, float]:
         node = cluster[name]
         return node.metric("jetstream_metadata_voters"), node.metric("jetstream_metadata_voters_heard")
 
-    async def until_shown(name: str, voters: int, heard: int) -> None:
+    def replicas(name: str) -> tuple[float, ...]:
+        kinds = ("replicas", "isr_replicas", "isr_minimum")
+        return tuple(cluster[name].metric(f'jetstream_stream_{kind}{{stream="orders"}}') for kind in kinds)
+
+    async def until_shown(
+        shown: Callable[[str], tuple[float, ...]], name: str, numbers: tuple[int, ...]
+    ) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
-            while shown(name) != (voters, heard):
+            while shown(name) != numbers:
                 await pause()
 
     async def test() -> None:
         async with client_of(nats_url) as client:
             leader = (await until_info(client, are_alive("abc")))["metadata_leader"]
             follower, other = (name for name in "abc" if name != leader)
-            await until_shown(leader, 3, 3)
-            assert shown(follower) == (0, 0), "only the leader knows"
+            await asked(client, "stream.create", name="orders", subject="orders.>", replicas=3)
+            await until_shown(voters, leader, (3, 3))
+            assert voters(follower) == (0, 0), "only the leader knows"
+            await until_shown(replicas, follower, (3, 3, 2))
             cluster[other].kill()
-            await until_shown(leader, 3, 2)
+            await until_shown(voters, leader, (3, 2))
+            await until_shown(replicas, follower, (3, 2, 2))
             cluster[other].start()
-            await until_shown(leader, 3, 3)
+            await until_shown(voters, leader, (3, 3))
+            await until_shown(replicas, follower, (3, 3, 2))
 
     run(test())

@@ -9,6 +9,7 @@ import nats
 import pytest
 
 from envelope.errors import StorageError, UnavailableError
+from jetstream.log.disk.os_disk import OsDisk
 from jetstream.node.http import pages as exposition
 from jetstream.node.http import server as http_server
 from jetstream.node.http.metrics import METRICS
@@ -62,8 +63,25 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
             names = {labels for name, labels in found if name == "jetstream_group_committed_offset"}
             assert names == {("team", "orders"), ("team", "parts/1")}
             assert found["jetstream_group_committed_offset", ("team", "orders")] == 1
+            assert found["jetstream_disk_free_bytes", ()] > 0
             without_samples = {metric.name for metric in METRICS} - {name for name, _ in found}
             assert without_samples == set()
+
+    run(scenario())
+
+
+def test_a_disk_that_does_not_say_what_is_free_takes_no_other_number_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: OsDisk) -> int:
+        raise StorageError("stat failed: input/output error")
+
+    async def scenario() -> None:
+        async with nats_and_node(tmp_path, http=HTTP) as (_, node):
+            monkeypatch.setattr(OsDisk, "free_bytes", refuse)
+            found = {name for name, _ in await metrics(node)}
+            assert "jetstream_disk_free_bytes" not in found
+            assert "jetstream_disk_commits_total" in found
 
     run(scenario())
 

@@ -6,6 +6,7 @@ The hot path counts in plain integers of its own; a scrape reads them. docs/metr
 from collections.abc import Iterator
 from typing import Final
 
+from envelope.errors import StorageError
 from jetstream.ingest.machine import CountKind
 from jetstream.node.http.door_metrics import TURNED_AWAY
 from jetstream.node.http.http_metrics import HTTP_METRICS
@@ -39,6 +40,13 @@ def _times_ahead(sources: Sources) -> Iterator[Sample]:
     now = sources.removal_clock.clock.wall()
     for stream in sources.streams:
         yield (stream.name,), time_ahead_us(stream, now) / 1e6
+
+
+def _free_bytes(sources: Sources) -> Iterator[Sample]:
+    try:
+        yield (), sources.streams.files.disk.free_bytes()
+    except StorageError:
+        return  # the disk does not say; a page without this number is better than none
 
 
 def _corrupt(stream: StreamReplica) -> int:
@@ -283,6 +291,12 @@ METRICS: Final = (
         "jetstream_cursors_unreadable",
         "Cursors stored in a format that this version does not know; who asks for one is refused.",
         lambda sources: sources.cursors.unreadable,
+    ),
+    Definition(
+        "jetstream_disk_free_bytes",
+        "Bytes that this node could still store on the file system of its data directory.",
+        (),
+        _free_bytes,
     ),
     of_node(
         "jetstream_disk_commits_total",
