@@ -112,7 +112,7 @@ def module_at(path: str) -> Module | None:
 @functools.cache
 def documents() -> tuple[Path, ...]:
     """Return every Markdown page of the project."""
-    inside = [path for folder in ("docs", *CODE_FOLDERS) for path in (ROOT / folder).rglob("*.md")]
+    inside = [path for folder in ("docs", "deploy", *CODE_FOLDERS) for path in (ROOT / folder).rglob("*.md")]
     return tuple(sorted([*ROOT.glob("*.md"), *inside]))
 
 

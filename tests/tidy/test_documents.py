@@ -176,6 +176,14 @@ def test_the_page_of_upgrades_lists_every_feature_level() -> None:
     ]
 
 
+def test_every_alert_names_an_entry_of_the_runbook() -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "rules.yaml").read_text()
+    anchors = _anchors(ROOT / "docs" / "runbook.md")
+    named = re.findall(r"runbook_url: docs/runbook\.md#(rb-\d\d-\S+)$", rules, re.MULTILINE)
+    assert len(named) == rules.count("- alert: ")
+    assert not set(named) - anchors
+
+
 def test_every_runbook_entry_that_a_log_line_names_exists() -> None:
     entries = set(re.findall(r"^## (RB-\d\d) ", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE))
     named = {(m.path, found) for m in modules() for found in re.findall(r"runbook=(RB-\d\d)", m.text)}
