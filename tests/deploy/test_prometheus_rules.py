@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.support.commands import REPOSITORY
-from tests.support.promql import grouping_labels, known_metrics, mistakes, selectors
+from tests.support.promql import grouping_labels, mistakes, result_labels
 from tests.support.promtool import NoPromtool, promtool
 
 FOLDER: Final = REPOSITORY / "deploy" / "prometheus"
@@ -36,10 +36,8 @@ def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(name: st
     alert = ALERTS[name]
     assert alert["labels"] in ({"severity": "critical"}, {"severity": "warning"})
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
-    known = {metric: labels for metric, (labels, _) in known_metrics().items()} | RECORDED
-    labels = grouping_labels(alert["expr"]) or known[selectors(alert["expr"])[0].metric]
     shown = set(re.findall(r"\$labels\.(\w+)", str(alert["annotations"])))
-    assert shown <= labels, "the alert does not have these labels"
+    assert shown <= result_labels(alert["expr"], RECORDED)
 
 
 def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:

@@ -52,6 +52,12 @@ def known_metrics() -> dict[str, tuple[frozenset[str], str]]:
     return {"up": (OF_TARGETS, ""), **found}
 
 
+def result_labels(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> set[str]:
+    """Return the labels that the results have: those they are grouped by, or those of the first metric."""
+    labels = {name: labels for name, (labels, _) in known_metrics().items()} | dict(recorded or {})
+    return grouping_labels(expression) or set(labels[selectors(expression)[0].metric])
+
+
 def mistakes(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> Iterator[str]:
     """Yield what no node has of the expression: metrics, labels, and values that no metric's help names.
 
