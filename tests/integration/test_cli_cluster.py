@@ -155,13 +155,16 @@ def test_the_end_takes_all_nodes_along_and_a_restart_finds_everything(cluster: C
     os.kill(cluster.process.pid, signal.SIGKILL)
     for end in ends:
         wait_for_end(end)
-    again = start(data)
+    again = start(data, "--log-format", "json", "--log-level", "info")
     with again.process:
         until_in_sync(again.nats)
         [record] = json_lines(succeeded("read", "orders", nats=again.nats))
         assert record["value"] == "kept"
-        code, output, _ = again.process.signalled(signal.SIGTERM)
+        code, output, log = again.process.signalled(signal.SIGTERM)
     assert code == 0
+    assert {event.get("node_id") for event in json_lines(log)} == set(again.nodes), (
+        "each says whose line it is"
+    )
     stopped = [{"event": "stopped", "node": name} for name in again.nodes]
     assert json_lines(output) == [{"event": "stopping"}, *stopped, {"event": "stopped"}]
     refused = jetstream("up", "--nodes", "5", "--data", str(data))

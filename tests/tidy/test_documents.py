@@ -8,7 +8,7 @@ import pytest
 
 from metadata.features import LEVELS
 from tests.tidy import errors_table, metrics_table
-from tests.tidy.source_tree import ROOT, documents, modules, table
+from tests.tidy.source_tree import PACKAGES, ROOT, documents, modules, table
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6}\s+(?P<text>.+?)\s*$", re.MULTILINE)
@@ -189,3 +189,8 @@ def test_every_runbook_entry_that_a_log_line_names_exists() -> None:
     named = {(m.path, found) for m in modules() for found in re.findall(r"runbook=(RB-\d\d)", m.text)}
     assert named, "no log line names an entry"
     assert not {(path, found) for path, found in named if found not in entries}
+
+
+def test_no_field_of_an_event_has_a_name_that_every_line_of_the_log_has() -> None:
+    taken = re.compile(r"\b(?:time|level|logger|message|traceback|node_id)=%")
+    assert not [module.path for module in modules() if module.inside(*PACKAGES) and taken.search(module.text)]

@@ -104,8 +104,11 @@ async def run_cluster_demo(
             if change.event != "stopped":
                 say(change.text)
 
+        def log(node: str, line: str) -> None:
+            say(f"{node}: {line}")
+
         cluster = await running.enter_async_context(
-            local_cluster(claimed, {"urls": [server.url]}, told, say, asyncio.Event())
+            local_cluster(claimed, {"urls": [server.url]}, told, log, asyncio.Event())
         )
         client = await running.enter_async_context(jetstream.connect(server.url))
         run = _Run(client, cluster, say)

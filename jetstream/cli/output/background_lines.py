@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from jetstream.cli.output.console import printable
+from jetstream.cli.output.log_lines import LineShape, TextLines
 from jetstream.node.runtime.token_bucket import TokenBucket
 
 _STANDARD_ERROR: Final = 2
@@ -29,10 +29,15 @@ _LAST_SECONDS: Final = 1.0
 
 
 class BackgroundLines:
-    """Writes lines in order, on a thread of its own; all methods return at once, but `flush`."""
+    """Writes lines in order, on a thread of its own; all methods return at once, but `flush`.
+
+    Attributes:
+        shape: of all lines; may be replaced at any time.
+    """
 
     def __init__(self, file: int = _STANDARD_ERROR, lines_max: int = _LINES_MAX) -> None:
         """``file``: the descriptor, as a Python file that a thread waits in cannot be left at the end."""
+        self.shape: LineShape = TextLines()
         self._file = file
         self._lines: queue.Queue[str | threading.Event] = queue.Queue(lines_max)
         self._dropped = Counter[int]()
@@ -46,9 +51,17 @@ class BackgroundLines:
         return sum(tuple(self._dropped.values()))
 
     def say(self, text: str) -> None:
-        """Write ``text``, which ends without a line break, and may have some within."""
+        """Write what the command itself says."""
+        self.write(self.shape.notice(text))
+
+    def pass_on(self, node: str, line: str) -> None:
+        """Write a line of the process of a node."""
+        self.write(self.shape.passed_on(node, line))
+
+    def write(self, line: str) -> None:
+        """Write ``line`` as it is; it ends without a line break, and may have some within."""
         try:
-            self._lines.put_nowait(text)
+            self._lines.put_nowait(line)
         except queue.Full:
             self._dropped[threading.get_ident()] += 1
 
@@ -71,7 +84,9 @@ class BackgroundLines:
                 self._put(line)
                 dropped = self.dropped
                 if self._lines.empty() and dropped > self._told:
-                    self._put(f"{dropped - self._told} lines were dropped here: nobody read")
+                    self._put(
+                        self.shape.notice(f"{dropped - self._told} lines were dropped here: nobody read")
+                    )
                     self._told = dropped
             except OSError:  # nobody is left to read
                 self._dropped[threading.get_ident()] += 1
@@ -103,12 +118,10 @@ class LineRates:
 
 
 class LogHandler(logging.Handler):
-    """Sends the log to `BackgroundLines`, one line per event, times in UTC.
+    """Sends the log to `BackgroundLines`, in their shape.
 
-    Control characters of names, addresses and errors that came from outside are escaped, so that nobody
-    writes lines of his own into the log. The lines of a traceback are indented below their event. Of events
-    that differ in their arguments alone a thousand are written at once, and then ten a second; the next one
-    tells how many were not. Debugging has all, and so have events that are not ``is_limited``.
+    Of events that differ in their arguments alone a thousand are written at once, and then ten a second; the
+    next one tells how many were not. Debugging has all, and so have events that are not ``is_limited``.
     """
 
     def __init__(self, lines: BackgroundLines, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,17 +129,9 @@ class LogHandler(logging.Handler):
         self._lines = lines
         self._clock = clock
         self._rates = LineRates()
-        formatter = logging.Formatter(
-            "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-        )
-        formatter.converter = time.gmtime
-        self.setFormatter(formatter)
-        self._traceback = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand the event over."""
-        formatter = self.formatter
-        assert formatter is not None, "it is set when the handler is made"
         withheld: int | None = 0
         if record.levelno > logging.DEBUG and getattr(record, "is_limited", True):
             withheld = self._rates.admitted(str(record.msg), self._clock())
@@ -136,13 +141,8 @@ class LogHandler(logging.Handler):
             message = record.getMessage()
         except (TypeError, ValueError):  # a mistake of ours, which must not end what was to be logged
             message = f"{record.msg} with other arguments: {record.args}"
-        record.message = message + (f" (and {withheld} like it)" if withheld else "")
-        record.asctime = formatter.formatTime(record, formatter.datefmt)
-        parts = [printable(formatter.formatMessage(record))]
-        if record.exc_info:
-            trace = self._traceback.formatException(record.exc_info)
-            parts += [f"    {printable(line)}" for line in trace.split("\n")]
-        self._lines.say("\n".join(parts))
+        message += f" (and {withheld} like it)" if withheld else ""
+        self._lines.write(self._lines.shape.event(record, message))
 
     def flush(self) -> None:
         """See `BackgroundLines.flush`; called at the end of the process, too."""

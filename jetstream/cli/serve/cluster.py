@@ -16,6 +16,7 @@ from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.output.background_lines import BackgroundLines
 from jetstream.cli.output.console import print_json, print_line
+from jetstream.cli.output.log_lines import SHAPES
 from jetstream.cli.serve.cluster_directory import (
     NODES_MAX,
     ClusterDirectory,
@@ -34,7 +35,7 @@ from jetstream.cli.serve.running import (
     signals_set,
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
-from jetstream.node.settings.node_config import ENV_PREFIX
+from jetstream.node.settings.node_config import ENV_PREFIX, LogFormat
 from metadata.limits import VOTERS_ALLOWED
 
 SOCKET_PORT_DEFAULT: Final = 9292
@@ -51,6 +52,7 @@ class ClusterPlan:
         first_port: of the readers' sockets, 0 for free ones; None is the default.
         first_http_port: of the HTTP ports; None opens none.
         log_level: of the nodes' logs.
+        log_format: of the nodes' logs, and of what the command says beside them.
         nats: the server to attach to, None to start one.
         nats_settings: the same as a node's ``nats`` settings.
         nats_port: of the server that is started.
@@ -62,6 +64,7 @@ class ClusterPlan:
     first_port: int | None
     first_http_port: int | None
     log_level: str
+    log_format: LogFormat
     nats: NatsOptions | None
     nats_settings: Mapping[str, Any]
     nats_port: int
@@ -94,11 +97,12 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
         UnavailableError: NATS does not answer, or a node was given up.
     """
     stop, lines = asyncio.Event(), BackgroundLines()
+    lines.shape = SHAPES[plan.log_format]
     async with AsyncExitStack() as running:
         running.callback(lines.flush)
         running.enter_context(signals_set(stop))
         directory = running.enter_context(cluster_directory(plan.directory, plan.count, plan.voters))
-        directory.write_settings(_ports(plan, directory), plan.log_level)
+        directory.write_settings(_ports(plan, directory), plan.log_level, plan.log_format)
         nats, settings = plan.nats, plan.nats_settings
         if nats is None:
             embedded = Embedded(plan.directory, plan.nats_port)
@@ -114,7 +118,9 @@ async def serve_cluster(plan: ClusterPlan, as_json: bool) -> None:
             else:
                 lines.say(change.text)
 
-        cluster = await running.enter_async_context(local_cluster(directory, settings, told, lines.say, stop))
+        cluster = await running.enter_async_context(
+            local_cluster(directory, settings, told, lines.pass_on, stop)
+        )
         tasks = await running.enter_async_context(asyncio.TaskGroup())
         beginning = tasks.create_task(_begin(cluster, directory, nats, plan.nats is None, as_json))
         await stop.wait()

@@ -25,6 +25,7 @@ from jetstream.cli.serve.data_directory import CLUSTER_FILE, claim_data_director
 from jetstream.log.disk.identity import IDENTITY_FILE, LOCK_FILE
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import NEW_SUFFIX, Json, decode_state, natural, read_whole, write_state
+from jetstream.node.settings.node_config import LogFormat
 from metadata.limits import VOTERS_ALLOWED
 
 HOST: Final = "127.0.0.1"
@@ -63,7 +64,9 @@ class ClusterDirectory:
         """Return where a node's settings are."""
         return self.path / node / SETTINGS_FILE
 
-    def write_settings(self, ports: Mapping[NodeId, NodePorts], log_level: str) -> None:
+    def write_settings(
+        self, ports: Mapping[NodeId, NodePorts], log_level: str, log_format: LogFormat = LogFormat.TEXT
+    ) -> None:
         """Write every node's settings; its NATS is not in them, as that may hold secrets.
 
         Raises:
@@ -79,6 +82,7 @@ class ClusterDirectory:
                 f'node_id = "{node}"\n'
                 f"data = {json.dumps(str(self.path / node), ensure_ascii=False)}\n"
                 f"log_level = {json.dumps(log_level)}\n"
+                f'log_format = "{log_format}"\n'
                 f'[socket]\nhost = "{HOST}"\nport = {ports[node].socket}\n'
                 + ("" if http is None else f'[http]\nhost = "{HOST}"\nport = {http}\n')
                 + f"[peers]\nvoters = {{ {voters} }}\n"

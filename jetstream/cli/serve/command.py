@@ -13,6 +13,7 @@ from envelope.errors import RequestError
 from jetstream.cli.options.nats_options import NatsAccess, NatsOptions, server_urls
 from jetstream.cli.output.background_lines import BackgroundLines, LogHandler
 from jetstream.cli.output.console import run_async
+from jetstream.cli.output.log_lines import SHAPES
 from jetstream.cli.program.help_text import Json
 from jetstream.cli.serve.cluster import ClusterPlan, check_node_count, serve_cluster
 from jetstream.cli.serve.data_directory import EMBEDDED_NATS_DIRECTORY, claim_data_directory
@@ -28,7 +29,7 @@ from jetstream.cli.serve.running import (
 )
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from jetstream.node.settings.node_config import NodeConfig, load_config
+from jetstream.node.settings.node_config import LogFormat, NodeConfig, load_config
 from metadata.node.admission.descriptors import raise_limit
 
 NATS_PORT_DEFAULT: Final = 4222
@@ -53,6 +54,16 @@ Advertise = Annotated[
         "--advertise",
         metavar="HOST:PORT",
         help="Where other nodes reach this one, which listens there; without it nobody can join it.",
+    ),
+]
+
+
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        envvar="JETSTREAM_NODE_LOG_FORMAT",
+        help="Of the log on standard error: lines of text, or of JSON with the fields of each event.",
     ),
 ]
 
@@ -98,13 +109,15 @@ class UpOptions:
             help="Of the log on standard error: debug, info, warning or error.",
         ),
     ] = "warning"
+    log_format: LogFormatOption = LogFormat.TEXT
 
     def settings(self) -> dict[str, object]:
         """Return them as a node's settings."""
         socket = {"socket": {"port": self.port}} if self.port is not None else {}
         http = {"http": {"port": self.http_port}} if self.http_port is not None else {}
         peers = {} if self.advertise is None else {"peers": _peers(self.advertise, is_first=True)}
-        return {"data": self.data, "log_level": self.log_level, **socket, **http, **peers}
+        log = {"log_level": self.log_level, "log_format": self.log_format}
+        return {"data": self.data, **log, **socket, **http, **peers}
 
 
 def up(
@@ -156,6 +169,7 @@ def _plan(
         first_port=options.port,
         first_http_port=options.http_port,
         log_level=options.log_level,
+        log_format=options.log_format,
         nats=None if nats is None else NatsOptions(nats=nats, **given),
         nats_settings={} if nats is None else {"urls": server_urls(nats), **identity.node_settings()},
         nats_port=options.nats_port,
@@ -193,6 +207,10 @@ class NodeOptions:
         None
     )
 
+    log_format: Annotated[
+        LogFormat | None, typer.Option("--log-format", help="Of the log on standard error; text by default.")
+    ] = None
+
     def settings(self) -> dict[str, object]:
         """Return them as a node's settings.
 
@@ -207,6 +225,7 @@ class NodeOptions:
         given: dict[str, object] = {
             "data": self.data,
             "node_id": self.node_id,
+            "log_format": self.log_format,
             "peers": peers or None,
             "socket": None if self.port is None else {"port": self.port},
             "nats": None if self.nats is None else {"urls": server_urls(self.nats)},
@@ -249,6 +268,7 @@ async def _serve(
             settings["nats"] = {"urls": [server.url]}
             running.enter_context(end_of_server_sets(stop, server, embedded))
         config = load_config(file, settings)
+        lines.shape = SHAPES[config.log_format]
         logging.basicConfig(level=config.log_level.upper(), handlers=[LogHandler(lines)], force=True)
         node = Node(config, lines_dropped=lambda: lines.dropped)
         async with start.interruptible():  # it may wait for others, and for as long as they are not there

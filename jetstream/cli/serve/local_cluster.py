@@ -31,6 +31,7 @@ _DECIDED: Final = (
     "data",
     "node_id",
     "log_level",
+    "log_format",
     "socket__port",
     "http__port",
     "peers__voters",
@@ -175,7 +176,7 @@ async def local_cluster(
     directory: ClusterDirectory,
     nats: Mapping[str, Any],
     on_change: Callable[[NodeChange], None],
-    log: Callable[[str], None],
+    log: Callable[[str, str], None],
     failed: asyncio.Event,
 ) -> AsyncIterator[LocalCluster]:
     """Start every node of ``directory``, whose settings are written, and stop them in turn in the end.
@@ -184,7 +185,7 @@ async def local_cluster(
         directory: claimed.
         nats: how they reach NATS, as a node's ``nats`` settings.
         on_change: called with each change of a process.
-        log: called with each line of the nodes' logs.
+        log: called with a node's name and each line of its log.
         failed: set when a node is given up; leave the block then.
 
     Raises:

@@ -29,9 +29,9 @@ class NodeProcess:
     """
 
     def __init__(
-        self, name: NodeId, settings: Path, environment: Mapping[str, str], log: Callable[[str], None]
+        self, name: NodeId, settings: Path, environment: Mapping[str, str], log: Callable[[str, str], None]
     ) -> None:
-        """Prepare it; ``log`` gets the lines of its log."""
+        """Prepare it; ``log`` gets its name and the lines of its log."""
         self.name = name
         self.endpoints: dict[str, str] = {}
         self.ready = asyncio.Event()
@@ -114,7 +114,7 @@ class NodeProcess:
             if text.startswith('{"error"') and text.endswith("}"):
                 self.last_words = json.loads(text)["error"]["description"]
                 text = f"error: {self.last_words}"
-            self._told(f"{self.name}: {text}")
+            self._told(self.name, text)
 
 
 def outcome_text(code: int) -> str:

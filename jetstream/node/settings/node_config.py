@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
@@ -76,6 +77,13 @@ def _address(value: object) -> object:
     if not 0 < port < 1 << 16:
         raise ValueError(f"port {port} is not between 1 and 65535")
     return Address(found[1] or found[2], port)
+
+
+class LogFormat(StrEnum):
+    """How events stand in the log: lines for people, or one JSON object each."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class _Section(BaseModel):
@@ -371,6 +379,7 @@ class NodeConfig(BaseSettings):
     """In that time all sealed segments are read once, evenly, to find damage while another replica is there
     to repair it from; 0: never."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = LogFormat.TEXT
 
     @model_validator(mode="after")
     def _prefix(self) -> Self:

@@ -9,7 +9,7 @@ from jetstream.cli.serve.cluster_directory import NodePorts, cluster_directory, 
 from jetstream.cli.serve.local_cluster import node_environment
 from jetstream.log.disk.os_disk import OsDisk
 from jetstream.log.disk.state_file import write_state
-from jetstream.node.settings.node_config import load_config
+from jetstream.node.settings.node_config import LogFormat, load_config
 
 NODES = [NodeId(name) for name in "abc"]
 
@@ -72,7 +72,7 @@ def test_a_nodes_environment_says_nats_and_nothing_that_is_decided_for_each(
     nats = {"urls": ["nats://a:1", "nats://b:2"], "token": "sesame", "tls": {"ca": tmp_path / "ca.pem"}}
     environment = node_environment(nats)
     with cluster_directory(tmp_path, 3) as directory:
-        directory.write_settings(dict.fromkeys(NODES, NodePorts(7000, None)), "info")
+        directory.write_settings(dict.fromkeys(NODES, NodePorts(7000, None)), "info", LogFormat.JSON)
         settings = directory.settings_file(NODES[0])
     for name in ("SOCKET__PORT", "NATS__URLS"):
         monkeypatch.delenv(f"JETSTREAM_NODE_{name}")
@@ -85,6 +85,7 @@ def test_a_nodes_environment_says_nats_and_nothing_that_is_decided_for_each(
     assert config.nats.tls is not None
     assert config.nats.tls.ca == tmp_path / "ca.pem"
     assert config.socket.port == 7000
+    assert config.log_format is LogFormat.JSON
     assert config.checkpoint_interval.total_seconds() == 3
     assert "sesame" not in settings.read_text()
     assert tomllib.loads(settings.read_text())["log_level"] == "info"
