@@ -1,4 +1,4 @@
-"""The ``nats`` and ``nsc`` commands and the examples in Go, built once from the Go module proxy.
+"""The ``nats``, ``nsc`` and ``helm`` commands and programs in Go, built once from the Go module proxy.
 
 Each is a module whose go.mod and go.sum pin its sources. What is built is kept in the user's cache directory
 under a name that changes with them, so only the first run on a machine takes minutes.
@@ -19,6 +19,7 @@ EXAMPLES: Final = REPOSITORY / "examples" / "go"
 BUILD_SECONDS_MAX: Final = 900
 _NATS_COMMAND: Final = REPOSITORY / "tests" / "interop" / "go"
 _NSC_COMMAND: Final = REPOSITORY / "tests" / "interop" / "nsc"
+_DEPLOYMENT: Final = REPOSITORY / "tests" / "deploy" / "go"
 _OUT_OF_REACH: Final = re.compile(
     r"dial tcp|no such host|timeout|connection (?:refused|reset)|server response:|: [45]\d\d |"
     r"module lookup disabled|TLS handshake|certificate"
@@ -38,6 +39,11 @@ def nats_command() -> Path:
 def nsc_command() -> Path:
     """Return a directory with the ``nsc`` command. Raises what `go_examples` raises."""
     return _built(_NSC_COMMAND, "github.com/nats-io/nsc/v2")
+
+
+def deployment_commands() -> Path:
+    """Return a directory with ``helm`` and our ``manifests``. Raises what `go_examples` raises."""
+    return _built(_DEPLOYMENT, "helm.sh/helm/v3/cmd/helm", "./manifests")
 
 
 def go_examples() -> Path:
