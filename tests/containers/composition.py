@@ -60,11 +60,12 @@ class Service:
 
 
 def read_services(ports: Mapping[int, int] | None = None) -> dict[str, Service]:
-    """Read compose.yaml; ``ports`` stand for those that are written there."""
+    """Read what compose.yaml starts without a profile; ``ports`` stand for those that are written there."""
     text = _COMPOSE_FILE.read_text()
     if ports is not None:
         text = _PORT.sub(lambda match: str(ports[int(match[0])]), text)
-    return {name: Service.parse(keys) for name, keys in yaml.safe_load(text)["services"].items()}
+    services = yaml.safe_load(text)["services"]
+    return {name: Service.parse(keys) for name, keys in services.items() if "profiles" not in keys}
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.support.commands import REPOSITORY
+from tests.support.prometheus_programs import NoPrometheus, prometheus_program
 from tests.support.promql import mistakes, result_labels
-from tests.support.promtool import NoPromtool, promtool
 
 DASHBOARD: Final[dict[str, Any]] = json.loads(
     (REPOSITORY / "deploy" / "grafana" / "jetstream.json").read_text()
@@ -65,8 +65,8 @@ def test_a_variable_lists_labels_that_nodes_have() -> None:
 @pytest.mark.slow("tests/deploy/test_grafana_dashboard.py")
 def test_prometheus_can_parse_what_every_panel_asks(tmp_path: Path) -> None:
     try:
-        program = promtool()
-    except NoPromtool as reason:
+        program = prometheus_program("promtool")
+    except NoPrometheus as reason:
         pytest.skip(f"NO EXPRESSION WAS PARSED: {reason}")
     rules = [
         {"record": f"panel:{number}", "expr": re.sub(r"\$__\w+", "5m", target["expr"])}

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.support.commands import REPOSITORY
+from tests.support.prometheus_programs import NoPrometheus, prometheus_program
 from tests.support.promql import grouping_labels, mistakes, result_labels
-from tests.support.promtool import NoPromtool, promtool
 
 FOLDER: Final = REPOSITORY / "deploy" / "prometheus"
 RULES: Final[list[dict[str, Any]]] = [
@@ -70,8 +70,8 @@ def test_a_name_that_no_node_has_is_found(expression: str, mistake: str) -> None
 @pytest.fixture(scope="module")
 def program() -> Path:
     try:
-        return promtool()
-    except NoPromtool as reason:
+        return prometheus_program("promtool")
+    except NoPrometheus as reason:
         pytest.skip(f"NO RULE WAS RUN: {reason}")
 
 

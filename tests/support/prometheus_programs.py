@@ -1,4 +1,4 @@
-"""Prometheus's ``promtool``: that of the machine, or Debian's, taken out of its package and kept.
+"""``prometheus`` and ``promtool``: those of the machine, or Debian's, taken out of their package and kept.
 
 The package is not installed, as it would start a server. It is kept in the user's cache directory.
 """
@@ -8,35 +8,37 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Final
 
-DOWNLOAD_SECONDS_MAX = 120
+DOWNLOAD_SECONDS_MAX: Final = 120
 
 
-class NoPromtool(Exception):
+class NoPrometheus(Exception):
     """There is none, and none can be had; the text says why."""
 
 
-def promtool() -> Path:
-    """Return the program.
+def prometheus_program(name: str) -> Path:
+    """Return the program ``prometheus`` or ``promtool``.
 
     Raises:
-        NoPromtool: there is none on the PATH, and Debian's packages cannot be reached.
+        NoPrometheus: it is not on the PATH, and Debian's packages cannot be reached.
     """
-    found = shutil.which("promtool")
+    found = shutil.which(name)
     if found is not None:
         return Path(found)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = cache / "jetstream-promtool" / "promtool"
+    kept = cache / "jetstream-prometheus"
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="jetstream-prometheus-") as scratch:
             _download(Path(scratch)).rename(kept)
-    return kept
+    return kept / name
 
 
 def _download(scratch: Path) -> Path:
+    """Return the directory of the programs."""
     if shutil.which("apt-get") is None:
-        raise NoPromtool("there is no promtool on the PATH, and no apt-get that could bring it")
+        raise NoPrometheus("there is none on the PATH, and no apt-get that could bring it")
     steps = (("apt-get", "--quiet", "download", "prometheus"), ("sh", "-c", "dpkg-deb --extract *.deb ."))
     for step in steps:
         done = subprocess.run(
@@ -44,5 +46,5 @@ def _download(scratch: Path) -> Path:
         )
         if done.returncode:
             said = done.stderr.strip().splitlines()
-            raise NoPromtool(f"there is no promtool on the PATH, and {step[0]} failed: {said[-1:]}")
-    return scratch / "usr" / "bin" / "promtool"
+            raise NoPrometheus(f"there is none on the PATH, and {step[0]} failed: {said[-1:]}")
+    return scratch / "usr" / "bin"
