@@ -31,9 +31,17 @@ def test_a_rule_names_only_what_nodes_have(rule: dict[str, Any]) -> None:
     assert list(mistakes(rule["expr"], RECORDED)) == []
 
 
+def test_the_page_of_metrics_names_only_what_nodes_have() -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text()
+    expressions = re.findall(r"^\| .* \| `(.*jetstream_.*)` \|$", page, re.MULTILINE)
+    assert len(expressions) > 3
+    assert [mistake for expression in expressions for mistake in mistakes(expression)] == []
+
+
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(name: str) -> None:
+def test_an_alert_says_after_what_time_how_bad_what_it_means_and_where_to_read_on(name: str) -> None:
     alert = ALERTS[name]
+    assert re.fullmatch(r"\d+[mh]", alert["for"])
     assert alert["labels"] in ({"severity": "critical"}, {"severity": "warning"})
     assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
     shown = set(re.findall(r"\$labels\.(\w+)", str(alert["annotations"])))
