@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -263,9 +264,9 @@ class Pod:
 
     def answers(self, path: str, token: str = "") -> int:
         """Return the status of its HTTP port's answer."""
-        connection = http.client.HTTPConnection(self.address, 9293, timeout=WAIT_SECONDS)
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        return connection.getresponse().status
+        with closing(http.client.HTTPConnection(self.address, 9293, timeout=WAIT_SECONDS)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return connection.getresponse().status
 
 
 @pytest.fixture

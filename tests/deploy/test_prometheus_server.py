@@ -129,5 +129,7 @@ def test_every_rule_is_evaluated_every_panel_has_data_and_a_dead_node_is_noticed
             cluster["c"].kill()
             alerts = {"JetstreamNodeDown", "JetstreamVoterDead", "JetstreamStreamUnderReplicated"}
             await prometheus.until(lambda: prometheus.active() >= alerts)
+            told = [str(alert["annotations"]) for alert in prometheus.get("alerts")["alerts"]]
+            assert not [text for text in told if "<error" in text or "{{" in text], "no text is a template"
 
     run(test())

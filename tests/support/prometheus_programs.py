@@ -28,10 +28,10 @@ def prometheus_program(name: str) -> Path:
         return Path(found)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = cache / "jetstream-prometheus"
-    if not kept.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix="jetstream-prometheus-") as scratch:
-            _download(Path(scratch)).rename(kept)
+    if not (kept / name).exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept) as scratch:
+            (_download(Path(scratch)) / name).replace(kept / name)  # another process may have done so by now
     return kept / name
 
 
