@@ -34,7 +34,7 @@ BASE: Final = REPOSITORY / "deploy" / "kubernetes"
 IMAGE_SETTINGS: Final = REPOSITORY / "containers" / "node.toml"
 PROGRAM: Final = "/opt/jetstream/bin/jetstream"
 ALL_VALUES: Final = (
-    "tls.secret=pods,tls.serverName=jetstream,nats.credentialsSecret=nats,nats.caSecret=nats-ca,tier.secret=tier,"
+    "serviceMonitor=true,tls.secret=pods,tls.serverName=jetstream,nats.credentialsSecret=nats,nats.caSecret=nats-ca,tier.secret=tier,"
     "serviceAccountName=tiers,storage.className=fast,env[0].name=JETSTREAM_NODE_RACK,env[0].value=a"
 )
 
@@ -174,6 +174,26 @@ def test_kustomize_makes_what_the_page_says_of_the_base(tmp_path: Path) -> None:
     assert environment.keys() == environment_of(manifests()["StatefulSet"], 1).keys()
 
 
+def applied_rules() -> str:
+    """Return what the page's command gives to kubectl."""
+    [command] = [block for block in blocks("docs/monitoring.md", "sh") if "kubectl" in block]
+    script = f"kubectl() {{ cat; }}\n{command}"
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.defpath},
+    )
+    return done.stdout
+
+
+def test_the_rules_go_to_prometheus_operator_as_they_are() -> None:
+    rule = parsed(applied_rules())["PrometheusRule"]
+    assert rule["spec"] == yaml.safe_load((REPOSITORY / "deploy/prometheus/rules.yaml").read_text())
+
+
 @pytest.fixture(scope="module")
 def commands() -> Path:
     try:
@@ -197,16 +217,22 @@ def test_the_base_is_what_helm_makes_of_the_chart(commands: Path) -> None:
 
 
 @pytest.mark.slow("tests/deploy/test_kubernetes.py")
-def test_the_types_of_kubernetes_take_the_manifests_and_a_node_all_settings(
-    commands: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_types_of_kubernetes_and_of_prometheus_operator_take_the_manifests(commands: Path) -> None:
+    def read(text: str) -> subprocess.CompletedProcess[str]:
+        program = [commands / "manifests"]
+        return subprocess.run(program, input=text, capture_output=True, text=True, check=False)
+
+    text = f"{rendered(commands, '--set', ALL_VALUES).stdout}---\n{applied_rules()}"
+    taken = read(text)
+    kinds = ["PodDisruptionBudget", "Service", "StatefulSet", "ServiceMonitor", "PrometheusRule"]
+    assert (taken.returncode, taken.stdout.split()) == (0, kinds), taken.stderr
+    refused = read(text.replace("minReadySeconds", "minReadySecond"))
+    assert (refused.returncode, "minReadySecond" in refused.stderr) == (1, True)
+
+
+@pytest.mark.slow("tests/deploy/test_kubernetes.py")
+def test_a_node_takes_all_settings_of_the_chart(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = rendered(commands, "--set", ALL_VALUES).stdout
-    command = [commands / "manifests"]
-    read = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    assert (read.returncode, read.stdout.split()) == (0, ["PodDisruptionBudget", "Service", "StatefulSet"])
-    wrong = text.replace("minReadySeconds", "minReadySecond")
-    read = subprocess.run(command, input=wrong, capture_output=True, text=True, check=False)
-    assert (read.returncode, "minReadySecond" in read.stderr) == (1, True)
     stateful_set = parsed(text)["StatefulSet"]
     config = settings_of(environment_of(stateful_set, 0), monkeypatch)
     assert config.peers is not None
