@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter
 
+from envelope.errors import RequestError
 from jetstream.cli.client_connection import connected
 from jetstream.cli.options.nats_options import NatsOptions
 from jetstream.cli.options.quantities import parse_option
@@ -24,7 +25,7 @@ from jetstream.cli.program.completion import stream_names
 from jetstream.cli.program.help_text import GroupArgument, Json
 from jetstream.client.admin.group_lag import CursorMove, CursorStatus, GroupLag, PartitionLag, Target
 from jetstream.client.admin.groups import ResetOptions
-from jetstream.client.read.places import parse_moment
+from jetstream.client.read.places import parse_start
 from metadata.api.group_responses import GroupInfo, OwnedPartitions
 
 LIST_GROUPS_EXAMPLES: Final = ("jetstream group ls", "jetstream group ls shop/ --json | jq -r .group")
@@ -36,6 +37,7 @@ LAG_EXAMPLES: Final = ("jetstream group lag billing", "jetstream group lag billi
 RESET_EXAMPLES: Final = (
     "jetstream group reset billing --to-earliest",
     "jetstream group reset billing --to-time 2026-03-01T12:00:00Z --stream orders --dry-run",
+    "jetstream group reset billing --to-time -1h --dry-run",
     "jetstream group reset billing --shift-by -100 --stream orders --partition 2 --yes",
     "jetstream group reset billing --to-offset 42 --stream clicks --force",
 )
@@ -195,7 +197,11 @@ class MoveOptions:
     ] = None
     to_time: Annotated[
         str | None,
-        typer.Option("--to-time", metavar="TIME", help="To the first record since then (ISO 8601, UTC)."),
+        typer.Option(
+            "--to-time",
+            metavar="TIME",
+            help="To the first record since then (ISO 8601, UTC; -1h: so long ago).",
+        ),
     ] = None
     shift_by: Annotated[
         int | None,
@@ -230,7 +236,7 @@ class MoveOptions:
         if self.to_offset is not None:
             given.append(self.to_offset)
         if self.to_time is not None:
-            given.append(parse_option(parse_moment, self.to_time))
+            given.append(parse_option(_parse_time, self.to_time))
         if len(given) + (self.shift_by is not None) != 1:
             raise typer.BadParameter(
                 "where to? one of --to-earliest, --to-latest, --to-offset, --to-time and --shift-by"
@@ -249,6 +255,13 @@ class MoveOptions:
                 raise typer.BadParameter("--partition: of which stream? give one --stream")
             chosen["partitions"] = self.partition
         return chosen
+
+
+def _parse_time(text: str) -> datetime | timedelta:
+    place = parse_start(text)
+    if not isinstance(place, datetime | timedelta):
+        raise RequestError(f"{text!r} is neither an ISO 8601 time nor -1h, so long ago")
+    return place
 
 
 async def reset(

@@ -218,7 +218,7 @@ def test_cursors_are_put_where_it_is_said_and_nowhere_by_a_dry_run(tmp_path: Pat
             assert await put("latest") == {"clicks": 8, "orders": 4}
             assert await put(2) == {"clicks": 2, "orders": 2}
             assert await put(between) == {"clicks": 8, "orders": 4}
-            assert await put(timedelta(days=1)) == {"clicks": 2, "orders": 0}
+            assert await put(timedelta(days=-1)) == {"clicks": 2, "orders": 0}
             assert await put(by=-2) == {"clicks": 2, "orders": 1}
             assert await put(by=100) == {"clicks": 8, "orders": 4}
             assert await put("latest", streams=["orders"]) == {"orders": 4}

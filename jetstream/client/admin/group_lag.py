@@ -8,11 +8,12 @@ from typing import Literal, NamedTuple
 
 from envelope.errors import OffsetOutOfRange, RequestError, UnknownStream
 from envelope.types import Offset
+from jetstream.client.read.places import since
 from metadata.api.group_responses import GroupCursor, GroupInfo, GroupMember
 from metadata.api.responses import StreamInfo
 
 Target = Literal["earliest", "latest"] | int | datetime | timedelta
-"""Where cursors are put: an end of the log, an offset, a moment, or where the log was so long ago."""
+"""Where cursors are put: an end of the log, an offset, a moment, or, below 0, so long ago."""
 
 
 class PartitionName(NamedTuple):
@@ -199,9 +200,8 @@ class CursorReset:
 
     def range_start(self, now: datetime) -> Literal["earliest"] | datetime:
         """Return where the range of each partition is to begin that `put` is given."""
-        if isinstance(self.to, timedelta):
-            return now - self.to
-        return self.to if isinstance(self.to, datetime) else "earliest"
+        moment = since(self.to, now)
+        return moment if isinstance(moment, datetime) else "earliest"
 
     def validated(self) -> "CursorReset":
         """Return self.
@@ -283,8 +283,8 @@ def _check_target(to: Target | None) -> None:
         raise RequestError(f"{to!r} is not an offset")
     if isinstance(to, datetime) and to.tzinfo is None:
         raise RequestError(f"{to!r} has no time zone: which moment is meant?")
-    if isinstance(to, timedelta) and to < timedelta(0):
-        raise RequestError(f"{to!r} ago is yet to come")
+    if isinstance(to, timedelta) and to > timedelta(0):
+        raise RequestError(f"{to!r} is yet to come: so long ago has a minus")
     if not isinstance(to, int | datetime | timedelta) and to not in (None, "earliest", "latest"):
         raise RequestError(f"{to!r} is neither an offset, a datetime, a timedelta, 'earliest' nor 'latest'")
 

@@ -113,7 +113,7 @@ class Groups:
         Args:
             group: should have no members; it may be a new one.
             to: ``"earliest"``, ``"latest"`` (the high watermark now), an offset of every partition, an aware
-                datetime (the first record that is not before it), or a timedelta: where it was so long ago.
+                datetime (the first record that is not before it), or a timedelta below 0: so long ago.
             options: see `ResetOptions`; ``by`` in the place of ``to``.
 
         Raises:

@@ -29,6 +29,7 @@ Start = Place | Txid
 End = Literal["latest"] | int | datetime | timedelta | None
 
 PlaceT = TypeVar("PlaceT", Place, Start, End)
+AnyT = TypeVar("AnyT")
 
 _INTEGER: Final = re.compile(r"(?!-0+$)-?[0-9]{1,19}")
 """Without -0: that would be offset 0, and not the end."""
@@ -68,16 +69,8 @@ def parse_end(text: str) -> Literal["latest"] | int | datetime | timedelta:
     return place
 
 
-def parse_moment(text: str) -> datetime:
-    """Return an ISO 8601 time, in UTC unless it says otherwise.
-
-    Raises:
-        RequestError: it is none.
-    """
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise RequestError(f"{text!r} is no ISO 8601 time") from None
+def _parse_moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -110,7 +103,7 @@ def before_end(count: int, log_start_offset: Offset, high_watermark: Offset) -> 
     return Offset(max(log_start_offset, high_watermark + count))
 
 
-def since(place: PlaceT, now: datetime) -> PlaceT | datetime:
+def since(place: AnyT, now: datetime) -> AnyT | datetime:
     """Return the moment that a timedelta means at ``now``, and any other place as it is."""
     if not isinstance(place, timedelta):
         return place
@@ -141,6 +134,6 @@ def _parse_place(text: str) -> Place:
         # Without a unit it would be a number of offsets.
         if text.startswith("-") and not text[-1].isdigit():
             return -parse_duration(text[1:])
-        return parse_moment(text)
-    except (RequestError, OverflowError):
+        return _parse_moment(text)
+    except (RequestError, OverflowError, ValueError):
         raise RequestError(f"{text!r} is no place in a stream: use {_FORMS}") from None

@@ -1,6 +1,6 @@
 """What ``jetstream group`` takes, and how it tells who owns what."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import typer
@@ -17,6 +17,7 @@ from metadata.api.group_responses import OwnedPartitions
         (MoveOptions(to_latest=True), "latest"),
         (MoveOptions(to_offset=0), 0),
         (MoveOptions(to_time="2026-03-01T12:00:00"), datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        (MoveOptions(to_time="-1h"), timedelta(hours=-1)),
         (MoveOptions(shift_by=-5), None),
     ],
 )
@@ -31,6 +32,8 @@ def test_a_target_is_one_of_the_options(options: MoveOptions, target: Target | N
         MoveOptions(to_earliest=True, to_latest=True),
         MoveOptions(to_offset=0, shift_by=0),
         MoveOptions(to_time="12"),
+        MoveOptions(to_time="-12"),
+        MoveOptions(to_time="1h"),
         MoveOptions(to_time="earliest"),
         MoveOptions(to_time="yesterday"),
     ],

@@ -148,7 +148,7 @@ RANGE = CommittedRange(Offset(10), Offset(100), "life")
         (CursorReset(10), 10),
         (CursorReset(100), 100),
         (CursorReset(MOMENT), 10),
-        (CursorReset(timedelta(hours=1)), 10),
+        (CursorReset(timedelta(hours=-1)), 10),
         (CursorReset(by=0), 42),
         (CursorReset(by=8), 50),
         (CursorReset(by=-2), 40),
@@ -186,7 +186,7 @@ def test_nothing_is_shifted_from_nowhere(stored: GroupCursor | None) -> None:
 
 def test_the_range_begins_at_the_moment_that_is_meant() -> None:
     assert CursorReset(MOMENT).range_start(MOMENT) == MOMENT
-    assert CursorReset(timedelta(hours=1)).range_start(MOMENT) == MOMENT - timedelta(hours=1)
+    assert CursorReset(timedelta(hours=-1)).range_start(MOMENT) == MOMENT - timedelta(hours=1)
     assert CursorReset(42).range_start(MOMENT) == CursorReset(by=1).range_start(MOMENT) == "earliest"
 
 
@@ -199,7 +199,7 @@ def test_the_range_begins_at_the_moment_that_is_meant() -> None:
         CursorReset(-1),
         CursorReset(True),
         CursorReset(datetime(2026, 1, 1)),  # noqa: DTZ001 - the point
-        CursorReset(timedelta(seconds=-1)),
+        CursorReset(timedelta(seconds=1)),
         CursorReset("earliest", partitions=[0]),
         CursorReset("earliest", streams=["a", "b"], partitions=[0]),
     ],

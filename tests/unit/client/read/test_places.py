@@ -8,7 +8,7 @@ import pytest
 import jetstream
 from envelope.errors import RequestError
 from jetstream.client.nodes.socket_access import address_text, parse_address
-from jetstream.client.read.places import Start, Txid, parse_end, parse_moment, parse_start
+from jetstream.client.read.places import Start, Txid, parse_end, parse_start
 from jetstream.client.read.read_range import ReadRange
 
 
@@ -98,13 +98,6 @@ def test_a_read_ends_at_the_end_an_offset_or_a_time() -> None:
     for text in ("earliest", "yesterday", "txid:4"):
         with pytest.raises(RequestError):
             parse_end(text)
-
-
-def test_a_moment_is_a_time_and_nothing_else() -> None:
-    assert parse_moment(" 2026-03-01 ") == datetime(2026, 3, 1, tzinfo=UTC)
-    for text in ("42", "latest", "-1h"):
-        with pytest.raises(RequestError, match="is no ISO 8601 time"):
-            parse_moment(text)
 
 
 def test_every_public_name_is_there() -> None:
