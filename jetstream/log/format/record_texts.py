@@ -22,7 +22,7 @@ BYTES_AT_ONCE: Final = 128 * MIB
 for one."""
 
 OPTIONAL_COLUMNS: Final = ("key", "headers", "txid", "value")
-"""What a reader may do without; offset, timestamp and subject always come."""
+"""The columns that a reader may do without, as `requests.Column`; the others are in every line."""
 
 _ESCAPES: Final = {
     "\\": "\\\\",  # before those that bring more of it

@@ -1,13 +1,15 @@
 """Examples of lines; `tests.property.test_record_lines` compares any with what other programs make."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
 from jetstream.log.format.csv_lines import csv_lines
 from jetstream.log.format.json_lines import event_lines, json_lines
+from jetstream.log.format.record_texts import OPTIONAL_COLUMNS
 from jetstream.log.format.schema import HEADERS_TYPE, NO_RECORDS, SCHEMA
+from jetstream.protocol.requests import Column
 
 PLAIN = {"offset": 7, "timestamp": 1_772_366_400_000_005, "subject": "orders.eu", "value": b'{"a":1}'}
 FULL = {
@@ -44,6 +46,10 @@ def test_what_is_not_asked_for_is_left_out_and_not_null() -> None:
         "subject",
         "txid",
     ]
+
+
+def test_what_may_be_left_out_is_what_a_fetch_may_leave_out() -> None:
+    assert get_args(Column) == OPTIONAL_COLUMNS
 
 
 def test_an_event_goes_on_at_its_id() -> None:
