@@ -71,6 +71,8 @@ def byte_texts(column: "pa.Array[Any]") -> ByteTexts:
     try:
         return ByteTexts(column.cast(pa.utf8()), None)
     except pa.ArrowInvalid:  # some value is not UTF-8: it is looked for
+        # Copied, as of a view older versions of `if_else` choose other bytes (Arrow GH-49410).
+        column = pa.concat_arrays([column, column.slice(0, 0)])
         is_utf8 = pc.match_substring_regex(column, _UTF8)
     texts = pc.if_else(is_utf8, column, _NO_BYTES).cast(pa.utf8())
     return ByteTexts(texts, _base64(pc.if_else(is_utf8, _NO_BYTES, column)))
