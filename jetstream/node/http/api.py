@@ -1,5 +1,6 @@
 """Everything below ``/v1``: records, and the questions of the request API as read-only JSON."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,9 @@ from metadata.api.requests import (
 from metadata.api.responses import utc
 from metadata.api.wire import reported_error
 from metadata.validation import first_problem
+
+_HOST: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
+"""With the port or without it; an address of IPv6 is in brackets (RFC 9110, 7.2)."""
 
 READERS_MAX: Final = 1024
 """Responses with records that are under way; connections beyond it are left for everything else."""
@@ -172,8 +176,7 @@ class ReadApi:
         """
         if self.settings.token is not None or self.gate.require != "none":
             return
-        host = (request.header("host") or "").rpartition(":")[0] or (request.header("host") or "")
-        host = host.strip("[]").lower()
+        host = _host_name(request.header("host") or "")
         if host in self.settings.hosts or host == "localhost" or _is_address(host):
             return
         raise WrongHost(f"this node is not called {host[:256]!r}: http.hosts may name it", host=host[:256])
@@ -206,6 +209,12 @@ def _problem(error: JetstreamError) -> Page:
         credential = Credential.WRONG if isinstance(error, InvalidTicket) else Credential.MISSING
         return problem(error, ("www-authenticate", credential.challenge))
     return problem(error)
+
+
+def _host_name(header: str) -> str:
+    """Return the name or the address in the header ``Host``, in small letters; empty: it has neither."""
+    found = _HOST.fullmatch(header)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 def _is_address(host: str) -> bool:

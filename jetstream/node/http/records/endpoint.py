@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode
 
-from envelope.errors import JetstreamError, NotReplica, RequestError, StreamOffline, UnknownStream
+from envelope.errors import JetstreamError, NotReplica, StreamOffline, UnknownStream
 from envelope.limits import KIB
 from envelope.types import Compact, Incarnation, NodeId, Offset
 from jetstream.fetch.planner import check_incarnation
@@ -17,7 +17,7 @@ from jetstream.node.disk.leased_range import Body
 from jetstream.node.http.connection import HttpConnection
 from jetstream.node.http.page import Page, plain
 from jetstream.node.http.records.bodies import BodyShape, body_shape
-from jetstream.node.http.records.places import PlaceQuestion, RecordRange, resolve
+from jetstream.node.http.records.places import PlaceQuestion, RecordRange, parse_offset, resolve
 from jetstream.node.http.records.query import BodyFormat, RecordsQuery, body_format, parameters, records_query
 from jetstream.node.http.records.reading import NO_PART, Choice, Part, RangeReader
 from jetstream.node.http.records.value import value_page
@@ -30,7 +30,6 @@ _log = logging.getLogger(__name__)
 
 _HELD_BYTES_MAX: Final = 256 * KIB
 """Of a response with a limit, before its head is sent."""
-_OFFSET_DIGITS_MAX: Final = 18
 _FOR_EVER: Final = "max-age=31536000, immutable"
 
 NEXT_OFFSET: Final = "jetstream-next-offset"
@@ -55,9 +54,8 @@ class _Question:
     def of(cls, request: HttpRequest) -> "_Question":
         query = records_query(request.query)
         wanted_format = body_format(query, request.header("accept"))
-        return cls(
-            query, PlaceQuestion.of(query), wanted_format, body_shape(wanted_format, query.wanted_columns)
-        )
+        places = PlaceQuestion.of(query, request.header("last-event-id"))
+        return cls(query, places, wanted_format, body_shape(wanted_format, query.wanted_columns))
 
     def page(self, records: RecordRange, *, is_dense: bool) -> tuple[RecordRange, Choice]:
         """Return the part of a range that the limit leaves, and the records of it that are wanted.
@@ -116,7 +114,7 @@ class RecordsEndpoint:
             UnknownRecord: there is no record at the offset any more, or its value is null.
             JetstreamError: it cannot be read here.
         """
-        start = _offset(offset)
+        start = parse_offset(offset)
         places = PlaceQuestion(start, start + 1, False, None)
         row = self._row(name)
         stream = self._stream_here(row, places)
@@ -307,12 +305,6 @@ class _Response:
         if places.incarnation is None or not places.is_settled(self.records.high_watermark):
             return "no-cache"
         return f"{'public' if is_open else 'private'}, {_FOR_EVER}"
-
-
-def _offset(text: str) -> Offset:
-    if not (text.isascii() and text.isdigit()) or len(text) > _OFFSET_DIGITS_MAX:
-        raise RequestError(f"{text[:64]!r} is no offset")
-    return Offset(int(text))
 
 
 def _is_sealed(stream: ReadableStream, records: RecordRange) -> bool:

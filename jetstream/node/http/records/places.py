@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from envelope.errors import OffsetOutOfRange, RequestError
 from envelope.types import Incarnation, Offset
@@ -12,6 +13,8 @@ from jetstream.node.http.records.query import RecordsQuery
 from jetstream.node.readers.ports import ReadableStream
 from jetstream.protocol.requests import ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse
+
+_OFFSET_DIGITS_MAX: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,10 @@ class PlaceQuestion:
     incarnation: str | None
 
     @classmethod
-    def of(cls, query: RecordsQuery) -> "PlaceQuestion":
+    def of(cls, query: RecordsQuery, last_event: str | None) -> "PlaceQuestion":
         """Parse the places of ``query``.
+
+        ``last_event`` is the id of the last server-sent event that the reader has; it goes on behind that.
 
         Raises:
             RequestError: they are no places, or a reader that follows names a time as its end.
@@ -49,7 +54,10 @@ class PlaceQuestion:
         end = None if query.end is None else parse_end(query.end)
         if query.follow and isinstance(end, datetime | timedelta):
             raise RequestError("to: with follow it is an offset: that of a time is not known yet")
-        return cls(parse_start(query.start), end, query.follow, query.incarnation)
+        start = parse_start(query.start)
+        if last_event is not None:
+            start = parse_offset(last_event) + 1
+        return cls(start, end, query.follow, query.incarnation)
 
     def is_settled(self, high_watermark: Offset) -> bool:
         """Return whether any replica gives the same answer: the range is fixed, and committed there."""
@@ -60,6 +68,17 @@ class PlaceQuestion:
             and self.start >= 0
             and 0 <= self.end <= high_watermark
         )
+
+
+def parse_offset(text: str) -> Offset:
+    """Return the offset that ``text`` is.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > _OFFSET_DIGITS_MAX:
+        raise RequestError(f"{text[:64]!r} is no offset")
+    return Offset(int(text))
 
 
 async def resolve(
