@@ -36,10 +36,10 @@ from jetstream.node.groups.cursor_store import CursorStore
 from jetstream.node.groups.requests import GroupRequestHandler
 from jetstream.node.groups.shards import GroupService
 from jetstream.node.http.access import http_settings
-from jetstream.node.http.api import read_api
 from jetstream.node.http.metric_sources import Sources
 from jetstream.node.http.pages import node_pages, searching_pages
 from jetstream.node.http.server import HttpServer, Pages
+from jetstream.node.http.v1.api import read_api
 from jetstream.node.maintenance.compactor import Compactor
 from jetstream.node.maintenance.housekeeper import Housekeeper
 from jetstream.node.maintenance.repair import Repairing

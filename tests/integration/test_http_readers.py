@@ -13,7 +13,7 @@ import pytest
 import jetstream
 from envelope.limits import MIB
 from jetstream.node.http import server as http_server
-from jetstream.node.http.records import reading
+from jetstream.node.http.v1 import reading
 from jetstream.node.node import Node
 from jetstream.protocol.liveness import Patience
 from tests.support.http_reading import ask, raw_exchange

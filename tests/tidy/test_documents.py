@@ -4,10 +4,12 @@ import ast
 import re
 from pathlib import Path
 
+import openapi_spec_validator
 import pytest
 
+from jetstream.node.http.v1.openapi import openapi
 from metadata.features import LEVELS
-from tests.tidy import errors_table, metrics_table
+from tests.tidy import errors_table, metrics_table, openapi_document
 from tests.tidy.source_tree import PACKAGES, ROOT, documents, modules, table
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -98,6 +100,13 @@ def test_no_cell_of_a_table_is_longer_than_200_characters() -> None:
 def test_the_error_table_is_the_registry() -> None:
     page = errors_table.PAGE.read_text()
     assert errors_table.with_table(page) == page, "run: python -m tests.tidy.errors_table"
+
+
+def test_the_openapi_document_is_what_the_node_answers() -> None:
+    assert openapi_document.FILE.read_text() == openapi_document.render(), (
+        "run: python -m tests.tidy.openapi_document"
+    )
+    openapi_spec_validator.validate(openapi())
 
 
 def test_the_metrics_page_lists_every_metric() -> None:

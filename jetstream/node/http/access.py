@@ -40,6 +40,16 @@ class Credential(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRights:
+    """The rights of a request to ``/v1``."""
+
+    reader: ReaderRights
+    """To records."""
+    may_ask: bool
+    """Whether it may ask for everything but records."""
+
+
+@dataclass(frozen=True, slots=True)
 class HttpSettings:
     """How the port is guarded."""
 
@@ -61,32 +71,35 @@ class HttpSettings:
         is_right = token is not None and _is_same(token, self.token)
         return Credential.RIGHT if is_right else Credential.WRONG
 
-    def rights(self, headers: Iterable[tuple[bytes, bytes]], gate: Gate) -> ReaderRights:
-        """Return the rights of a request to read: all, or those of the ticket that it shows.
+    def admit(self, headers: Iterable[tuple[bytes, bytes]], gate: Gate) -> HttpRights:
+        """Return the rights of a request to ``/v1``.
 
-        The port's token and the socket's open everything; without either, and where the socket asks for
-        nothing, so does a request without any.
+        The port's token is for questions; it reads records only where the socket asks for nothing. The
+        socket's token is for both, a ticket for the stream that it names.
 
         Raises:
-            Unauthorized: it shows nothing that it needs.
+            Unauthorized: the request shows nothing that it needs.
             InvalidTicket: the ticket is not good now.
         """
-        rights = ReaderRights(gate)
-        if self.token is None and gate.require == "none":
-            rights.sees_all = True
-            return rights
-        shown = [value for name, value in headers if name == b"authorization"]
-        credential = _bearer(shown)
+        is_open = gate.require == "none"
+        reader = ReaderRights(gate)
+        if self.token is None and is_open:
+            reader.sees_all = True
+            return HttpRights(reader, may_ask=True)
+        credential = _bearer([value for name, value in headers if name == b"authorization"])
         if credential is None:
             wants = "token" if gate.require == "token" else "ticket"
             raise Unauthorized(f"this needs a {wants}: Authorization: Bearer …", wants=wants)
-        if any(token is not None and _is_same(credential, token) for token in (self.token, gate.token)):
-            rights.sees_all = True
+        if _is_same(credential, self.token):
+            reader.sees_all = is_open
+        elif _is_same(credential, gate.token):
+            reader.sees_all = True
         elif gate.require == "token":
             raise Unauthorized("the token is not right")
         else:
-            rights.show(SecretStr(credential.decode("latin-1")))
-        return rights
+            reader.show(SecretStr(credential.decode("latin-1")))
+            return HttpRights(reader, may_ask=False)
+        return HttpRights(reader, may_ask=True)
 
 
 def _bearer(shown: Sequence[bytes]) -> bytes | None:
@@ -97,9 +110,9 @@ def _bearer(shown: Sequence[bytes]) -> bytes | None:
     return credential.strip(b" ") if scheme.lower() == b"bearer" else None
 
 
-def _is_same(credential: bytes, token: SecretStr) -> bool:
-    """Compare in a time that does not tell how much of it was right."""
-    return hmac.compare_digest(credential, token.get_secret_value().encode())
+def _is_same(credential: bytes, token: SecretStr | None) -> bool:
+    """Compare in a time that does not tell how much of it was right; nothing is the same as no token."""
+    return token is not None and hmac.compare_digest(credential, token.get_secret_value().encode())
 
 
 def http_settings(config: HttpConfig | None) -> HttpSettings:
@@ -119,7 +132,10 @@ def http_settings(config: HttpConfig | None) -> HttpSettings:
     tls = None if config.tls is None else server_context(config.tls, "http.tls")
     exposed = config.host not in LOOPBACK
     if exposed and token is None and (config.tls is None or config.tls.client_ca is None):
-        _log.warning("whoever can connect can see the metrics: no http.token host=%s", config.host)
+        _log.warning(
+            "whoever can connect can see the metrics, and ask for more: no http.token host=%s",
+            config.host,
+        )
     elif exposed and tls is None:
         _log.warning("http.token travels unencrypted: there is no http.tls host=%s", config.host)
     return HttpSettings(token, tls, frozenset(host.lower() for host in config.hosts))

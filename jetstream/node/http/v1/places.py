@@ -9,7 +9,7 @@ from envelope.types import Incarnation, Offset
 from jetstream.client.read.places import End, Start, Txid, before_end, parse_end, parse_start, since
 from jetstream.client.read.records import to_timestamp
 from jetstream.node.http.connection import HttpConnection
-from jetstream.node.http.records.query import RecordsQuery
+from jetstream.node.http.v1.query import RecordsQuery
 from jetstream.node.readers.ports import ReadableStream
 from jetstream.protocol.requests import ListOffsets
 from jetstream.protocol.responses import ListOffsetsResponse

@@ -1,5 +1,6 @@
 """Everything below ``/v1``: records, and the questions of the request API as read-only JSON."""
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +9,11 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
 
-from pydantic import ValidationError
-
 from envelope.errors import (
     Forbidden,
     InvalidTicket,
     JetstreamError,
     Overloaded,
-    RequestError,
     Unauthorized,
     UnknownPath,
     WrongHost,
@@ -25,29 +23,20 @@ from jetstream.client.nodes.socket_access import address_text
 from jetstream.node.http.access import Credential, HttpSettings
 from jetstream.node.http.connection import HttpConnection
 from jetstream.node.http.page import JSON, Page, problem
-from jetstream.node.http.records.endpoint import RecordsEndpoint
-from jetstream.node.http.records.query import parameters
 from jetstream.node.http.request import HttpRequest, decoded
+from jetstream.node.http.v1.openapi import openapi
+from jetstream.node.http.v1.query import parameters
+from jetstream.node.http.v1.questions import QUESTIONS, Question
+from jetstream.node.http.v1.records import RecordsEndpoint
 from jetstream.node.readers.ports import whole_of
 from jetstream.node.readers.server import SocketServer
 from jetstream.node.readers.ticket_refusals import TicketRefusals
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.streams.directory import NodeStreams
-from jetstream.protocol.rights import Gate, WholeOf
-from metadata.api.requests import (
-    ClusterInfoRequest,
-    GroupInfoRequest,
-    ListCursorsRequest,
-    ListGroupsRequest,
-    ListNamespacesRequest,
-    ListStreamsRequest,
-    Request,
-    StreamInfoRequest,
-    StreamPublishersRequest,
-)
+from jetstream.protocol.rights import Gate, ReaderRights, WholeOf
+from metadata.api.requests import Request, StreamInfoRequest
 from metadata.api.responses import utc
 from metadata.api.wire import reported_error
-from metadata.validation import first_problem
 
 _HOST: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 """With the port or without it; an address of IPv6 is in brackets (RFC 9110, 7.2)."""
@@ -57,49 +46,6 @@ READERS_MAX: Final = 1024
 
 Ask = Callable[[str, Request], Awaitable[bytes]]
 """Returns the answer to a question of the request API, by its name; raises JetstreamError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question of the request API at a path: ``/v1/`` and the words, with a name in between or behind."""
-
-    name: str
-    """Of the request, as ``stream.info``."""
-    model: type[Request]
-    words: tuple[str, ...]
-    field: str | None = None
-    """The field of the request that the name in the path is; None: there is none in it."""
-    tail: tuple[str, ...] = ()
-    """Words behind the name."""
-
-    @property
-    def path(self) -> str:
-        """Return the path with the field in braces."""
-        names = () if self.field is None else (f"{{{self.field}}}",)
-        return "/v1/" + "/".join((*self.words, *names, *self.tail))
-
-    def matched(self, segments: Sequence[str]) -> dict[str, str] | None:
-        """Return the field that the decoded segments of a path set; None: it is another path."""
-        first, last = len(self.words), len(segments) - len(self.tail)
-        if tuple(segments[:first]) != self.words or tuple(segments[last:]) != self.tail:
-            return None
-        names = segments[first:last]
-        if self.field is None:
-            return None if names else {}
-        return {self.field: "/".join(names)} if names else None
-
-
-QUESTIONS: Final = (
-    Question("cluster.info", ClusterInfoRequest, ("cluster",)),
-    Question("stream.list", ListStreamsRequest, ("streams",)),
-    Question("stream.publishers", StreamPublishersRequest, ("streams",), "name", ("publishers",)),
-    Question("stream.info", StreamInfoRequest, ("streams",), "name"),
-    Question("group.list", ListGroupsRequest, ("groups",)),
-    Question("group.info", GroupInfoRequest, ("groups",), "group"),
-    Question("cursor.list", ListCursorsRequest, ("cursors",)),
-    Question("namespace.list", ListNamespacesRequest, ("namespaces",)),
-)
-"""In the order in which they are compared with a path."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,21 +64,29 @@ class ReadApi:
     async def answer(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Send the response to a GET or HEAD; a typed error becomes a problem document."""
         try:
-            connection.rights = self.settings.rights(request.headers, self.gate)
+            rights = self.settings.admit(request.headers, self.gate)
             self._check_host(request)
-            await self._answer(connection, request)
+            connection.rights = rights.reader
+            await self._answer(connection, request, may_ask=rights.may_ask)
         except JetstreamError as error:
             _ = self.ticket_refusals.note(connection.peer, "http", None, error)
             await connection.send(_problem(error), is_head=request.is_head)
 
-    async def _answer(self, connection: HttpConnection, request: HttpRequest) -> None:
+    async def _answer(self, connection: HttpConnection, request: HttpRequest, *, may_ask: bool) -> None:
         match [decoded(segment) for segment in request.raw_path.split("/")[2:]]:
             case ["streams", *names, "records"] if names:
                 await self._read(connection, request, "/".join(names))
             case ["streams", *names, "records", offset, "value"] if names:
                 await self.records.value(connection, request, "/".join(names), offset)
+            case ["openapi.json"]:
+                page = Page(HTTPStatus.OK, JSON, json.dumps(openapi()).encode())
+                await connection.send(page, is_head=request.is_head)
             case segments:
-                page = await self._page(connection, request, segments)
+                question, fields = _question(segments, parameters(request.query))
+                asked = question.request(fields)
+                if not (may_ask or _is_of(asked, connection.rights, self.whole_of)):
+                    raise Forbidden("a ticket shows the info of its own stream, and nothing else")
+                page = await self._questioned(question, asked)
                 await connection.send(page, is_head=request.is_head)
 
     async def _read(self, connection: HttpConnection, request: HttpRequest, stream: str) -> None:
@@ -144,25 +98,7 @@ class ReadApi:
         finally:
             self.readers -= 1
 
-    async def _page(self, connection: HttpConnection, request: HttpRequest, segments: Sequence[str]) -> Page:
-        for question in QUESTIONS:
-            named = question.matched(segments)
-            if named is not None:
-                return await self._questioned(connection, question, parameters(request.query) | named)
-        raise UnknownPath("there is no such path; /v1/openapi.json names those that there are")
-
-    async def _questioned(
-        self, connection: HttpConnection, question: Question, fields: dict[str, str]
-    ) -> Page:
-        try:
-            asked = question.model.model_validate_strings(fields)
-        except ValidationError as error:
-            found = first_problem(error)
-            raise RequestError(f"{found.field}: {found.reason}", field=found.field) from None
-        rights = connection.rights
-        may_see = isinstance(asked, StreamInfoRequest) and rights.sees(asked.name, self.whole_of)
-        if not (may_see or rights.sees_all):
-            raise Forbidden("a ticket shows its own stream; the rest needs the token of the port")
+    async def _questioned(self, question: Question, asked: Request) -> Page:
         answer = await self.ask(question.name, asked)
         refusal = reported_error(answer)
         if refusal is not None:
@@ -180,6 +116,24 @@ class ReadApi:
         if host in self.settings.hosts or host == "localhost" or _is_address(host):
             return
         raise WrongHost(f"this node is not called {host[:256]!r}: http.hosts may name it", host=host[:256])
+
+
+def _question(segments: Sequence[str], fields: dict[str, str]) -> tuple[Question, dict[str, str]]:
+    """Return the question at a path, and its fields.
+
+    Raises:
+        UnknownPath: there is none.
+    """
+    for question in QUESTIONS:
+        named = question.matched(segments)
+        if named is not None:
+            return question, fields | named
+    raise UnknownPath("there is no such path; /v1/openapi.json names those that there are")
+
+
+def _is_of(asked: Request, rights: ReaderRights, whole_of: WholeOf) -> bool:
+    """Return whether a question is about a stream that the peer may read."""
+    return isinstance(asked, StreamInfoRequest) and rights.sees(asked.name, whole_of)
 
 
 def read_api(

@@ -11,8 +11,8 @@ from envelope.types import LeaderEpoch, Offset
 from jetstream.fetch.selection import Encoder
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.http.connection import HttpConnection
-from jetstream.node.http.records.places import RecordRange
-from jetstream.node.http.records.query import COLUMNS
+from jetstream.node.http.v1.places import RecordRange
+from jetstream.node.http.v1.query import COLUMNS
 from jetstream.protocol.requests import Column, Fetch
 from jetstream.protocol.responses import FetchResponse
 

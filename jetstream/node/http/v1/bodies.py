@@ -12,7 +12,7 @@ from jetstream.fetch.selection import Encoder
 from jetstream.log.format.csv_lines import csv_lines
 from jetstream.log.format.json_lines import event_lines, json_lines
 from jetstream.log.format.schema import END_OF_STREAM, NO_RECORDS, SCHEMA_MESSAGE
-from jetstream.node.http.records.query import COLUMNS, BodyFormat
+from jetstream.node.http.v1.query import COLUMNS, BodyFormat
 from jetstream.protocol.requests import Column
 
 _KEEP_ALIVE: Final = b":\n\n"

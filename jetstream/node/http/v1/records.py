@@ -16,12 +16,12 @@ from jetstream.fetch.planner import check_incarnation
 from jetstream.node.disk.leased_range import Body
 from jetstream.node.http.connection import HttpConnection
 from jetstream.node.http.page import Page, plain
-from jetstream.node.http.records.bodies import BodyShape, body_shape
-from jetstream.node.http.records.places import PlaceQuestion, RecordRange, parse_offset, resolve
-from jetstream.node.http.records.query import BodyFormat, RecordsQuery, body_format, parameters, records_query
-from jetstream.node.http.records.reading import NO_PART, Choice, Part, RangeReader
-from jetstream.node.http.records.value import value_page
 from jetstream.node.http.request import HttpRequest
+from jetstream.node.http.v1.bodies import BodyShape, body_shape
+from jetstream.node.http.v1.places import PlaceQuestion, RecordRange, parse_offset, resolve
+from jetstream.node.http.v1.query import BodyFormat, RecordsQuery, body_format, parameters, records_query
+from jetstream.node.http.v1.reading import NO_PART, Choice, Part, RangeReader
+from jetstream.node.http.v1.value import value_page
 from jetstream.node.readers.ports import ReadableStream, StreamDirectory
 from jetstream.node.readers.responses import find_stream
 from metadata.catalog.tables import Stream

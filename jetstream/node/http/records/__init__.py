@@ -1,1 +1,0 @@
-"""Reading records over HTTP."""

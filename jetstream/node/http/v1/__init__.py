@@ -1,0 +1,1 @@
+"""Everything below ``/v1`` of the HTTP port."""
