@@ -21,7 +21,7 @@ from benchmarks.readers import finish, start_window
 from benchmarks.report import MIB, Bar, Report, Row, Settings, new_report, rows_of
 from benchmarks.soak import Memory, watched_memory
 from benchmarks.stored import Stored, StoredSegments, filled
-from benchmarks.systems import OURS_ALWAYS, PEER_DEFAULT, Laboratory, Ours, System, node_socket
+from benchmarks.systems import OURS_ALWAYS, PEER_DEFAULT, Laboratory, Ours, System, node_http, node_socket
 
 SIZE_BYTES: Final = 1024
 RATE: Final = 500.0
@@ -38,6 +38,7 @@ STALLED_SECONDS_QUICK: Final = 4.0
 ALONE: Final = "alone"
 CATCH_UP: Final = f"{READERS} readers catch up"
 LOCAL: Final = f"{READERS} readers catch up, short circuit"
+HTTP: Final = f"{READERS} readers catch up by HTTP"
 POLITE: Final = f"{READERS} readers catch up, nice {LEAST_PRIORITY}"
 RAW: Final = f"{READERS} readers of the bare files"
 STOPPED: Final = f"{STALLED} readers have stopped"
@@ -105,6 +106,7 @@ def _ours(system: Ours, old: Stored, settings: Settings) -> Iterator[list[_Situa
         port = sender.hear("ready")["port"]
         through_node = ("batches", "--socket", segments.socket, "--records", old.records)
         local = ("local_batches", *through_node[1:])
+        http = ("http_batches", "--http", node_http(system.address), "--records", old.records)
         polite = (*through_node, "--nice", LEAST_PRIORITY)
         bare = ("raw", "--socket", f"127.0.0.1:{port}", "--files", *segments.files)
 
@@ -115,6 +117,7 @@ def _ours(system: Ours, old: Stored, settings: Settings) -> Iterator[list[_Situa
             situation(ALONE, _nothing),
             situation(CATCH_UP, partial(_readers, through_node)),
             situation(LOCAL, partial(_readers, local)),
+            situation(HTTP, partial(_readers, http)),
             situation(POLITE, partial(_readers, polite)),
             situation(RAW, partial(_readers, bare), segments.bytes / old.records),
         ]
@@ -207,6 +210,7 @@ def _bars(report: Report) -> list[Bar]:
     return [
         stated(OURS_ALWAYS, CATCH_UP).model_copy(update={"bar": TIMES_ALONE_MAX, "at_most": True}),
         stated(OURS_ALWAYS, LOCAL).model_copy(update={"bar": TIMES_ALONE_MAX, "at_most": True}),
+        stated(OURS_ALWAYS, HTTP).model_copy(update={"bar": TIMES_ALONE_MAX, "at_most": True}),
         stated(OURS_ALWAYS, POLITE),
         stated(OURS_ALWAYS, RAW),
         stated(PEER_DEFAULT, CATCH_UP),

@@ -71,7 +71,7 @@ def node(
     path = directory / "node.toml"
     path.write_text(
         f'data = "{directory / "data"}"\nlog_level = "warning"\n'
-        f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n{socket}\n'
+        f'[nats]\nurls = ["{nats_address.url}"]\n[socket]\nport = 0\n{socket}\n[http]\nport = 0\n'
     )
     command = [*program, "node", "--config", str(path)]
     with _running(command, directory / "log") as process:

@@ -1,6 +1,7 @@
 """One reader in a process of its own: reads a stream again and again, verifies it, and says how fast it was.
 
-    python -m benchmarks.reader_process KIND [--once] --records N [--socket HOST:PORT] [--nats URL] [--files]
+    python -m benchmarks.reader_process KIND [--once] --records N [--socket HOST:PORT] [--http HOST:PORT]
+        [--nats URL] [--files]
     python -m benchmarks.reader_process KIND --ends NAME=N… [--group G --owned N] --socket ADDRESS
 
 With ``--ends`` the kinds are ``group``, ``group_records`` and ``partitions``. It begins at once, says so with
@@ -26,6 +27,7 @@ import uvloop
 import jetstream
 from benchmarks import nats_consumers, partition_readers, raw_stream
 from benchmarks.helper_process import announce
+from benchmarks.http_readers import read_http_batches, read_http_lines
 from benchmarks.meter import Meter, Unverified, Window
 from benchmarks.systems import stream_name
 from jetstream.client.nodes.socket_access import parse_address
@@ -110,6 +112,7 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
 
     ends = {name: int(end) for name, _, end in (pair.partition("=") for pair in arguments.ends)}
 
+    over_http = (arguments.http, STREAM, records, meter)
     member = (socket, ends, arguments.group, arguments.owned, meter)
     return {
         "group": partial(partition_readers.read_in_group, *member),
@@ -117,6 +120,8 @@ def _kinds(arguments: argparse.Namespace, meter: Meter) -> dict[str, Callable[[]
         "partitions": partial(partition_readers.read_alone, socket, ends, meter),
         "batches": partial(read_batches, socket, records, meter),
         "local_batches": partial(read_batches, socket, records, meter, short_circuit=True),
+        "http_batches": partial(_blocking, partial(read_http_batches, *over_http)),
+        "http_lines": partial(_blocking, partial(read_http_lines, *over_http)),
         "records": partial(read_records, socket, records, meter),
         "files": partial(_blocking, partial(raw_stream.read_files, files, meter)),
         "raw": partial(_blocking, receive),
@@ -142,6 +147,7 @@ def main() -> None:
     parser.add_argument("kind")
     parser.add_argument("--records", type=int, default=0)
     parser.add_argument("--socket", default="")
+    parser.add_argument("--http", default="", help="HOST:PORT of the node's HTTP port")
     parser.add_argument("--nats", default="")
     parser.add_argument("--files", type=Path, nargs="*", default=[])
     parser.add_argument("--ends", nargs="*", default=[], help="of partitions: NAME=RECORDS")

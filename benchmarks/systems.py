@@ -95,6 +95,13 @@ def node_socket(address: Address) -> str:
     return f"{node_info['host']}:{node_info['port']}"
 
 
+def node_http(address: Address) -> str:
+    """Return ``host:port`` of the HTTP port of the node behind a NATS server."""
+    (info,) = each(address, [{}], lambda client, body: ask(client, "cluster.info", body))
+    node_info = info["nodes"][0]
+    return f"{node_info['host']}:{node_info['http_port']}"
+
+
 def subjects(count: int) -> list[str]:
     """Return the subjects the load generator publishes to for ``count`` streams."""
     return [SUBJECT] if count == 1 else [f"{SUBJECT}.{index}" for index in range(count)]
