@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tests.support.http_reading import ask, raw_exchange
 from tests.support.nodes import nats_and_node, run
 from tests.support.scraping import exchange, metrics
 
+CLOSE = "Connection: close"
 HEAD = "GET /v1/streams/orders/records?{} HTTP/1.1", "Host: localhost"
 
 
@@ -107,6 +110,52 @@ def test_a_reader_that_goes_away_ends_its_answer(tmp_path: Path, how: str) -> No
     run(scenario())
 
 
+def test_a_range_that_is_handed_over_when_its_reader_goes_is_given_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever turn of the loop it goes in."""
+
+    async def scenario() -> None:
+        async with followed(tmp_path) as (node, js):
+            for _ in range(8):
+                await js.publish("orders.large", bytes(MIB))
+            assert node.http_address is not None
+            stream, loop = node.stream("orders"), asyncio.get_running_loop()
+            assert stream is not None
+            leases = [segment._leases for segment in stream.log.reader.segments]
+            for turns in range(40):
+                for query in ("format=arrow", "format=ndjson", "limit=2&subject=orders.>"):
+                    with socket.socket() as peer:
+                        peer.setblocking(False)
+                        await loop.sock_connect(peer, node.http_address)
+                        await loop.sock_sendall(peer, "\r\n".join((*request_of(query), "", "")).encode())
+                        for _ in range(turns):
+                            await asyncio.sleep(0)
+                        abort = struct.pack("ii", 1, 0)
+                        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, abort)
+            while (await metrics(node))["jetstream_http_connections", ()] > 1:
+                pass
+            assert [segment._leases for segment in stream.log.reader.segments] == leases
+            assert (await metrics(node))["jetstream_socket_selection_bytes", ()] == 0
+
+    run(scenario())
+    assert "http request failed" not in caplog.text
+
+
+def test_a_node_that_stops_ends_followed_responses_with_where_to_go_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            running = AsyncExitStack()
+            node, _ = await running.enter_async_context(followed(tmp_path))
+            reader, _ = await stack.enter_async_context(raw_exchange(node, *request_of("follow=true")))
+            await reader.readuntil(b'"value":"0"}\n')
+            await running.aclose()
+            said = b"0\r\njetstream-next-offset: 1\r\njetstream-error: unavailable\r\n\r\n"
+            assert (await reader.read()).endswith(said)
+
+    run(scenario())
+
+
 async def until_parked(node: Node, count: int) -> None:
     while (await metrics(node))["jetstream_socket_parked_fetches", ()] != count:
         pass
@@ -120,6 +169,19 @@ def test_a_half_closed_request_with_an_end_is_answered(tmp_path: Path) -> None:
         ):
             writer.write_eof()
             assert (await reader.read()).endswith(b"\r\n0\r\njetstream-next-offset: 1\r\n\r\n")
+
+    run(scenario())
+
+
+def test_a_whole_url_is_asked_for_like_its_path(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            followed(tmp_path) as (node, _),
+            raw_exchange(node, "GET HTTP://other/v1/streams HTTP/1.1", HEAD[1], CLOSE) as (reader, _),
+        ):
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\ndate: ")
+            assert b'"total":1' in answer
 
     run(scenario())
 

@@ -12,9 +12,7 @@ from tests.support.commands import REPOSITORY
 
 CRATE: Final = REPOSITORY / "tests" / "integration" / "rust"
 """The manifest and the lock file of all of them."""
-_OUT_OF_REACH: Final = re.compile(
-    r"failed to (?:download|fetch|get)|Could not resolve|network failure"
-)
+_OUT_OF_REACH: Final = re.compile(r"failed to (?:download|fetch|get)|Could not resolve|network failure")
 
 
 class NotBuildable(Exception):

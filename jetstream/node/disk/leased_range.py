@@ -65,6 +65,10 @@ class Body:
             catches_up=catches_up,
         )
 
+    def __len__(self) -> int:
+        """Bytes that are not on their way yet."""
+        return self.end - self.position
+
     def release(self) -> None:
         """Give the segment back."""
         self.file_range.segment.release()

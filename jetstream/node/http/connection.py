@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from email.utils import formatdate
 from http import HTTPStatus
 from itertools import count
 from typing import Final, cast
 
 import h11
 
-from envelope.errors import JetstreamError
+from envelope.errors import JetstreamError, UnavailableError
 from envelope.limits import KIB, MIB
 from jetstream.fetch.selection import Encoder
 from jetstream.node.disk.leased_range import Body
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 HEADER_BYTES_MAX: Final = 16 * KIB
 _DISCARDED_BYTES_MAX: Final = MIB
 """Of a request that was refused before its end."""
+_US_PER_SECOND: Final = 1_000_000
+_STOPPING: Final = "the node stops"
 _ROOM_BYTES: Final = 64 * KIB
 """Bytes in memory that wait to be sent, beyond which a body is not written any further."""
 
@@ -51,9 +54,11 @@ class _Length:
 class HttpConnection(ReaderConnection):
     """Answers one request after the other with a coroutine.
 
-    Invariant:
+    Invariants:
         N15: a coroutine runs only while its connection is open: `close` cancels it.
             Held by test_a_reader_that_goes_away_ends_its_answer.
+        N16: a file range that was handed over is sent, dropped, or given back by `close`.
+            Held by test_a_range_that_is_handed_over_when_its_reader_goes_is_given_back.
     """
 
     def __init__(
@@ -74,6 +79,10 @@ class HttpConnection(ReaderConnection):
         """Of the requests to the node's streams."""
         self._exchange: asyncio.Task[None] | None = None
         self._asked: asyncio.Future[Answer] | None = None
+        self._handed_over: Body | None = None
+        """A file range that `ask` has got, and nobody has sent yet."""
+        self.is_stopping = False
+        """Nothing more can be asked."""
         self._is_stranger = True
         self._has_left = False
         """The peer sends nothing more."""
@@ -117,7 +126,11 @@ class HttpConnection(ReaderConnection):
         try:
             request = self._http.next_event()
             is_request = isinstance(request, h11.Request)
-            is_whole = isinstance(request, h11.Request) and self._is_whole(request)
+            is_whole = (
+                isinstance(request, h11.Request)
+                and not _has_body(request)
+                and isinstance(self._http.next_event(), h11.EndOfMessage)
+            )
         except h11.RemoteProtocolError as error:
             self._services.counters.protocol_errors += 1
             self._begin(self._refuse(error))
@@ -132,14 +145,6 @@ class HttpConnection(ReaderConnection):
             self._begin(self._answer_request(request, is_whole=is_whole))
         elif request is not h11.NEED_DATA:
             self.close()
-
-    def _is_whole(self, request: h11.Request) -> bool:
-        """Return whether the request has no body; one that has is answered, and ends the connection.
-
-        So nobody in between can take its body for another request (RFC 9112, 6.3 and 11.2).
-        """
-        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in request.headers)
-        return isinstance(self._http.next_event(), h11.EndOfMessage) and not has_body
 
     def _begin(self, exchange: "Awaitable[None]") -> None:
         async def run() -> None:
@@ -158,9 +163,11 @@ class HttpConnection(ReaderConnection):
             await self._answer(self, request)
         except Exception:  # noqa: BLE001 - an error of ours: strangers must not end the node by it
             _log.exception("http request failed target=%r", request.target[:256])
-            if self._http.our_state is h11.SEND_RESPONSE:
-                await self.send(plain(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the server; see its log"))
-            self.leave() if self._http.our_state is h11.DONE else self.close()
+            if self._http.our_state is not h11.SEND_RESPONSE:
+                self.close()
+                return
+            await self.send(plain(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the server; see its log"))
+            self.leave()
             return
         self.is_endless = False
         self._exchange = None
@@ -197,9 +204,15 @@ class HttpConnection(ReaderConnection):
             encode: makes the body of a fetch out of decoded records; None: it is stored batches.
 
         Raises:
+            UnavailableError: the node stops.
             JetstreamError: the typed refusal.
         """
+        if self.closed:
+            await asyncio.sleep(0)  # sending has closed it, and so cancelled the coroutine, which ends here
         assert self._asked is None, "one request is asked at a time"
+        assert self._handed_over is None, "N16: the range before is on its way"
+        if self.is_stopping:
+            raise UnavailableError(_STOPPING)
         self._asked = self._services.loop.create_future()
         self.requests.append(Pending(self, request, encode))
         self._services.requests.serve(self)
@@ -211,6 +224,7 @@ class HttpConnection(ReaderConnection):
     def respond(self, response: Response, body: Body | bytes | memoryview = b"") -> None:
         """Hand the response to `ask`."""
         assert self._asked is not None, "a response belongs to a request"
+        self._handed_over = body if isinstance(body, Body) else None
         self._asked.set_result((response, body))
 
     def fail(self, request_id: int, error: JetstreamError) -> None:
@@ -222,6 +236,7 @@ class HttpConnection(ReaderConnection):
     def drop(self, body: Body | bytes | memoryview) -> None:
         """Give back a body that is not to be sent."""
         if isinstance(body, Body):
+            self._handed_over = None
             body.release()
         elif isinstance(body, memoryview):
             self._services.requests.selections.taken(self)
@@ -238,12 +253,18 @@ class HttpConnection(ReaderConnection):
 
     def begin(self, status: HTTPStatus, headers: Headers) -> None:
         """Begin a response; its head goes out with the first bytes of the body, or with `flush`."""
-        head = self._http.send(h11.Response(status_code=status, headers=list(headers), reason=status.phrase))
+        date = formatdate(self._services.clock.wall() / _US_PER_SECOND, usegmt=True)
+        response = h11.Response(status_code=status, headers=[("date", date), *headers], reason=status.phrase)
+        head = self._http.send(response)
         self._queued += head or b""
 
     async def write(self, body: Body | bytes | memoryview) -> None:
         """Send some more of the body, which is not empty; returns when there is room for more."""
-        length = body.end - body.position if isinstance(body, Body) else len(body)
+        if self.closed:
+            await asyncio.sleep(0)  # as in `ask`
+        length = len(body)
+        if isinstance(body, Body):
+            self._handed_over = None
         stand_in = cast("bytes", _Length(length))
         framed = self._http.send_with_data_passthrough(h11.Data(data=stand_in)) or []
         at = next(index for index, part in enumerate(framed) if part is stand_in)
@@ -261,7 +282,7 @@ class HttpConnection(ReaderConnection):
 
     def flush(self) -> None:
         """Send what is queued: the head of a response whose body has not begun."""
-        if self._queued:
+        if self._queued and not self.closed:
             queued, self._queued = self._queued, b""
             self._send(queued)
 
@@ -275,10 +296,28 @@ class HttpConnection(ReaderConnection):
         self._room.set()
         super()._settle()
 
+    def stop_asking(self) -> None:
+        """End the response that is under way as if its stream had gone; the node stops."""
+        self.is_stopping = True
+        if self._asked is not None and not self._asked.done():
+            self._services.requests.forget(self)
+            self.requests.clear()
+            self._asked.set_exception(UnavailableError(_STOPPING))
+
     def close(self) -> None:
         """Close now, and cancel the coroutine that answers."""
         if self.closed:
             return
         super().close()
+        if self._handed_over is not None:
+            self._handed_over.release()
         if self._exchange is not None:
             self._exchange.cancel()
+
+
+def _has_body(request: h11.Request) -> bool:
+    """Return whether the request has a body; it is answered, and ends the connection.
+
+    So nobody in between can take its body for another request (RFC 9112, 6.3 and 11.2).
+    """
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in request.headers)

@@ -1,11 +1,15 @@
 """A request as it came: its method, path, query and headers."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import h11
 
 from envelope.errors import RequestError
+
+_ORIGIN: Final = re.compile(r"https?://[^/?]*(?=/)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +22,14 @@ class HttpRequest:
 
     @classmethod
     def of(cls, request: h11.Request) -> "HttpRequest":
-        """Return what h11 has read; bytes that are not ASCII stand as Latin-1 does."""
-        return cls(request.method.decode("ascii"), request.target.decode("latin-1"), tuple(request.headers))
+        """Return what h11 has read; bytes that are not ASCII stand as Latin-1 does.
+
+        A proxy may ask for the whole URL (RFC 9112, 3.2.2), of which the path is what counts.
+        """
+        target = request.target.decode("latin-1")
+        origin = _ORIGIN.match(target)
+        target = target if origin is None else target[origin.end() :]
+        return cls(request.method.decode("ascii"), target, tuple(request.headers))
 
     @property
     def is_head(self) -> bool:

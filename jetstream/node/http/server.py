@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -78,6 +78,9 @@ class Api(Protocol):
 
     async def answer(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Send the response to a GET or HEAD."""
+
+    async def until_no_readers(self) -> None:
+        """Wait until no response with records is under way."""
 
 
 class _NoStreams:
@@ -173,8 +176,17 @@ class HttpServer:
         self._services.ticket_refusals = ticket_refusals
 
     async def close_api(self) -> None:
-        """Ask the streams nothing more: cut off the peers that read, and refuse others."""
-        self._api = None
+        """Ask the streams nothing more.
+
+        Responses that follow end with where to go on, if their peers take that in `DRAIN_S`; others are cut.
+        """
+        api, self._api = self._api, None
+        for connection in self._port:
+            assert isinstance(connection, HttpConnection), "the port makes no others"
+            connection.stop_asking()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await (api.until_no_readers() if api is not None else asyncio.sleep(0))
         self._port.close_connections()
         self._services.requests = _NoStreams()
 

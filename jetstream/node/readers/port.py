@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from envelope.errors import JetstreamError, Overloaded, TlsFailed
@@ -61,6 +61,10 @@ class ReaderPort:
         self._empty = asyncio.Event()
         self._empty.set()
 
+    def __iter__(self) -> Iterator[ReaderConnection]:
+        """Yield the connections that there are now."""
+        return iter(tuple(self._connections))
+
     @property
     def connections(self) -> int:
         """How many readers are connected."""
@@ -96,7 +100,7 @@ class ReaderPort:
     async def stop(self, drain_s: float) -> None:
         """Let nobody in, send what is queued for so many seconds at most, then close everything."""
         self.stop_accepting()
-        for connection in tuple(self._connections):
+        for connection in self:
             connection.leave()
         try:
             async with asyncio.timeout(drain_s):
@@ -111,7 +115,7 @@ class ReaderPort:
 
     def close_connections(self) -> None:
         """Close all that there are now."""
-        for connection in tuple(self._connections):
+        for connection in self:
             connection.close()
 
     def introduced(self, connection: ReaderConnection) -> None:
@@ -161,7 +165,7 @@ class ReaderPort:
 
     def _sweep(self) -> None:
         """Look for overdue peers, often enough that no bound is overrun by more than a quarter."""
-        for connection in tuple(self._connections):
+        for connection in self:
             connection.check()
         period = min(_SWEEP_S_MAX, self._patience.shortest_ns / 4e9)
         self._sweeper = self._loop.call_later(period, self._sweep)

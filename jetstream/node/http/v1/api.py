@@ -1,9 +1,10 @@
 """Everything below ``/v1``: records, and the questions of the request API as read-only JSON."""
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -60,6 +61,11 @@ class ReadApi:
     ticket_refusals: TicketRefusals
     readers: int = 0
     """Responses with records that are under way."""
+    _no_readers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """There are none at first."""
+        self._no_readers.set()
 
     async def answer(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Send the response to a GET or HEAD; a typed error becomes a problem document."""
@@ -93,10 +99,17 @@ class ReadApi:
         if self.readers >= READERS_MAX:
             raise Overloaded(f"{READERS_MAX} responses with records are under way")
         self.readers += 1
+        self._no_readers.clear()
         try:
             await self.records.answer(connection, request, stream)
         finally:
             self.readers -= 1
+            if not self.readers:
+                self._no_readers.set()
+
+    async def until_no_readers(self) -> None:
+        """Wait until no response with records is under way."""
+        await self._no_readers.wait()
 
     async def _questioned(self, question: Question, asked: Request) -> Page:
         answer = await self.ask(question.name, asked)

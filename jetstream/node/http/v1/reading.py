@@ -100,7 +100,8 @@ class RangeReader:
                 part = await self._part()
             except JetstreamError as error:
                 self._failing_since = self._failing_since or loop.time()
-                if not error.retriable or loop.time() - self._failing_since >= _PATIENCE_S:
+                is_hopeless = not error.retriable or self.connection.is_stopping
+                if is_hopeless or loop.time() - self._failing_since >= _PATIENCE_S:
                     raise
                 await asyncio.sleep(_PAUSE_S)
             else:
