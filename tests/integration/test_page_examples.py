@@ -290,7 +290,7 @@ def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
             await fill(js, 2500)
             tree = ast.parse(python("docs/reading.md", 1, url))
             names = await interactive(
-                "from datetime import UTC, datetime", {"js": js, "jetstream": jetstream}
+                "from datetime import UTC, datetime, timedelta", {"js": js, "jetstream": jetstream}
             )
             counts = []
             for line in tree.body:
@@ -301,8 +301,9 @@ def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
                         counts.append(await first_of(reader, js))
                     else:
                         counts.append(len([record async for record in reader]))
-            everything, followed, a_range, since, by_txid = counts
-            assert (everything, a_range) == (2500, 1000)
+            everything, followed, a_range, last_ten, last_hour, since, by_txid = counts
+            assert (everything, a_range, last_ten) == (2500, 1000, 10)
+            assert last_hour > 2500, "what was published meanwhile is there, too"
             assert followed >= 2500, "nothing that was there before"
             assert since > 2500 or datetime.now(UTC) < datetime(2026, 5, 1, tzinfo=UTC)
             assert by_txid == 0, "no record has a transaction id"
