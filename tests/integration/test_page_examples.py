@@ -289,9 +289,8 @@ def test_every_reader_on_the_reading_page_reads(tmp_path: Path) -> None:
         async with a_stream(tmp_path) as (url, js):
             await fill(js, 2500)
             tree = ast.parse(python("docs/reading.md", 1, url))
-            names = await interactive(
-                "from datetime import UTC, datetime, timedelta", {"js": js, "jetstream": jetstream}
-            )
+            times = "from datetime import UTC, datetime, timedelta"
+            names = await interactive(times, {"js": js, "jetstream": jetstream})
             counts = []
             for line in tree.body:
                 if isinstance(line, ast.Expr):

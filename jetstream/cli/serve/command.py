@@ -90,7 +90,7 @@ class UpOptions:
             "--http-port",
             min=0,
             max=65_535,
-            help="Answer /healthz, /livez and /metrics on this port; 0 takes a free one. Off by default.",
+            help="Probes, metrics, and streams by URL on this port; 0 takes a free one. Off by default.",
         ),
     ] = None
     nats_port: Annotated[
