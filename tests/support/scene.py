@@ -44,7 +44,7 @@ class Scene:
         assert self.node.http_address is not None
         reader, writer = await asyncio.open_connection(*self.node.http_address)
         with contextlib.closing(writer):
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             _, _, body = (await reader.read()).partition(b"\r\n\r\n")
         families = text_string_to_metric_families(body.decode())
         samples = (sample for family in families for sample in family.samples if sample.name == name)
