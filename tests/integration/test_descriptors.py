@@ -55,7 +55,7 @@ async def metrics(port: int) -> dict[str, float]:
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 answer = (await reader.read()).decode()
                 writer.close()
                 if " 200 " in answer.partition("\r\n")[0]:

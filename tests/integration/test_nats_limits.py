@@ -96,7 +96,7 @@ async def get(node: Node, path: str) -> tuple[int, str]:
     assert node.http_address is not None
     reader, writer = await asyncio.open_connection(*node.http_address)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
