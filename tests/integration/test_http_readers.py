@@ -15,7 +15,7 @@ import pytest
 import jetstream
 from envelope.limits import MIB
 from jetstream.node.http import server as http_server
-from jetstream.node.http.v1 import reading
+from jetstream.node.http.v1 import api, reading
 from jetstream.node.node import Node
 from jetstream.protocol.liveness import Patience
 from tests.support.http_reading import ask, raw_exchange
@@ -302,5 +302,22 @@ def test_a_length_beside_chunks_is_no_second_request(tmp_path: Path) -> None:
             )
             async with raw_exchange(node, *lines) as (reader, _):
                 assert (await reader.read()).count(b"HTTP/1.1 ") == 1
+
+    run(scenario())
+
+
+def test_readers_take_no_descriptors_from_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with followed(tmp_path) as (node, _):
+            monkeypatch.setattr(api, "READERS_MAX", 1)
+            async with raw_exchange(node, *request_of("follow=true")) as (reader, _):
+                await head(reader)
+                refused = await ask(node, "/v1/streams/orders/records")
+                assert (refused.status, refused.json()["err_code"]) == (503, "overloaded")
+                assert refused.headers["retry-after"] == "1"
+                assert (await ask(node, "/v1/streams/orders")).status == HTTPStatus.OK
+            await until_parked(node, 0)
+            monkeypatch.setattr(api, "may_keep", lambda share, fileno: False)
+            assert (await ask(node, "/v1/streams/orders/records")).status == HTTPStatus.SERVICE_UNAVAILABLE
 
     run(scenario())

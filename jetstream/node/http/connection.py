@@ -75,6 +75,7 @@ class HttpConnection(ReaderConnection):
         self._answer = answer
         self._tasks = tasks
         self._idle = idle
+        self.fileno: Final = line.fileno
         self.ids: Final = count()
         """Of the requests to the node's streams."""
         self._exchange: asyncio.Task[None] | None = None

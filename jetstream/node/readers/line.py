@@ -61,6 +61,11 @@ class SocketLine:
         self._loop = loop
 
     @property
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._sock.fileno()
+
+    @property
     def taken(self) -> int:
         """Bytes of `sent` that the peer's machine has received."""
         try:

@@ -38,6 +38,7 @@ from jetstream.protocol.rights import Gate, ReaderRights, WholeOf
 from metadata.api.requests import Request, StreamInfoRequest
 from metadata.api.responses import utc
 from metadata.api.wire import reported_error
+from metadata.node.admission.descriptors import DescriptorShare, may_keep
 
 _HOST: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 """With the port or without it; an address of IPv6 is in brackets (RFC 9110, 7.2)."""
@@ -96,8 +97,8 @@ class ReadApi:
                 await connection.send(page, is_head=request.is_head)
 
     async def _read(self, connection: HttpConnection, request: HttpRequest, stream: str) -> None:
-        if self.readers >= READERS_MAX:
-            raise Overloaded(f"{READERS_MAX} responses with records are under way")
+        if self.readers >= READERS_MAX or not may_keep(DescriptorShare.READERS, connection.fileno):
+            raise Overloaded(f"{self.readers} responses with records are under way")
         self.readers += 1
         self._no_readers.clear()
         try:
