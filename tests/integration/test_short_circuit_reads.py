@@ -18,7 +18,7 @@ from jetstream.client.read.fetch_pipeline import FetchSettings, Wanted
 from jetstream.client.read.read_range import ReadRange
 from jetstream.client.read.reader import BatchReader, ReadSettings
 from jetstream.fetch.queries import selection_of
-from jetstream.fetch.selection import Selection
+from jetstream.fetch.selection import Encoder, Selection
 from jetstream.log.log import LogConfig
 from jetstream.node.readers import dispatcher as socket_requests
 from jetstream.protocol.requests import Fetch
@@ -122,9 +122,9 @@ def test_a_part_of_what_is_stored_comes_by_the_socket(
 ) -> None:
     asked: list[Fetch] = []
 
-    def selection(fetch: Fetch, selected_max: int) -> Selection | None:
+    def selection(fetch: Fetch, selected_max: int, encode: Encoder | None) -> Selection | None:
         asked.append(fetch)
-        return selection_of(fetch, selected_max)
+        return selection_of(fetch, selected_max, encode)
 
     monkeypatch.setattr(socket_requests, "selection_of", selection)
 
