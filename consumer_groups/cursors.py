@@ -67,6 +67,11 @@ class CursorRecord(NamedTuple):
     is_readable: bool = True
 
 
+def records_behind(place: int | None, log_start_offset: int, high_watermark: int) -> int:
+    """Return how many committed offsets are still to be read from ``place``; all of them if it is None."""
+    return max(0, high_watermark - max(log_start_offset, place or 0))
+
+
 # --- keys ---------------------------------------------------------------------------------------------
 
 

@@ -96,11 +96,18 @@ class GroupTable:
         """Return all cursors of a group that can be read; not to be kept."""
         return self._cursors.get(group, _NONE)
 
-    def all_cursors(self) -> Iterator[tuple[GroupName, GroupCursorRecord]]:
-        """Yield every cursor that can be read, with its group, in no order."""
-        for group, cursors in self._cursors.items():
-            for cursor in cursors.values():
-                yield group, cursor
+    def positions(self) -> Iterator[tuple[GroupName, Partition, GroupCursorRecord | None]]:
+        """Yield every cursor that can be read, and None for every partition owned without one; in no order.
+
+        The table may change between two of them.
+        """
+        for group in tuple(self._names):
+            cursors, unreadable = self.cursors_of(group), self._unreadable.get(group, {})
+            yield from [(group, partition, cursor) for partition, cursor in cursors.items()]
+            state = self._states.get(group)
+            for partition in () if state is None else state.grants:
+                if partition not in cursors and partition not in unreadable:
+                    yield group, partition, None
 
     def partitions_of(self, group: GroupName) -> list[Partition]:
         """Return where a group has a cursor, readable or not, in order."""

@@ -273,6 +273,17 @@ class LogReader:
                     return found
         return self.log_end_offset
 
+    def newest_time_at(self, offset: Offset) -> TimestampUs:
+        """Return a time that the record at ``offset``, or the first kept one, is not after; read no file.
+
+        That of its batch, or of its segment where the segment's index is not in memory.
+        """
+        segment = segment_at(self.segments, max(offset, self.log_start_offset))
+        index = segment.index
+        if index is None or offset >= segment.next:
+            return segment.max_timestamp
+        return TimestampUs(index.timestamps[index.find(offset)])
+
     def boundary_below(self, offset: Offset) -> Offset:
         """Return the base of the batch that holds ``offset``; ``offset`` itself if a batch ends there.
 

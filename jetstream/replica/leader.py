@@ -135,9 +135,10 @@ class Leader(SteadyLeader):
 
     def follower_states(self) -> tuple[FollowerState, ...]:
         """Return what is known of each follower, in the order of the replicas."""
-        committed = self.isr.committed
+        committed, log_end = self.isr.committed, self.log.log_end_offset
         return tuple(
-            progress.state(node, in_sync=node in committed) for node, progress in self._followers.items()
+            progress.state(node, log_end, in_sync=node in committed)
+            for node, progress in self._followers.items()
         )
 
     @property

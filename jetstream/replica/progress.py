@@ -24,6 +24,7 @@ class FollowerState:
         in_sync: the catalogue has it in the ISR.
         away_since: it is dead, or was not heard of in this reign, and had everything at that time at the
             latest; None if it is there.
+        lags_since: the latest time at which it is known to have had everything on disk; None: it has now.
     """
 
     node: NodeId
@@ -32,6 +33,7 @@ class FollowerState:
     high_watermark: Offset | None
     in_sync: bool
     away_since: MonotonicNs | None = field(default=None, compare=False)
+    lags_since: MonotonicNs | None = field(default=None, compare=False)
 
 
 def min_synced_end(
@@ -169,8 +171,8 @@ class FollowerProgress:
         lags_from = self.lags_from(log_end, lag_max_ns)
         return MonotonicNs(now + lag_max_ns) if lags_from == NEVER else lags_from
 
-    def state(self, node: NodeId, *, in_sync: bool) -> FollowerState:
-        """Return what can be told of it."""
+    def state(self, node: NodeId, log_end: Offset, *, in_sync: bool) -> FollowerState:
+        """Return what can be told of it, where the leader's log ends at ``log_end``."""
         return FollowerState(
             node=node,
             log_end=self.log_end if self.heard else None,
@@ -178,6 +180,7 @@ class FollowerProgress:
             high_watermark=self.high_watermark if self.heard else None,
             in_sync=in_sync,
             away_since=self.caught_up_at if self.lost or not self.heard else None,
+            lags_since=None if self.has_all(log_end) else self.caught_up_at,
         )
 
 

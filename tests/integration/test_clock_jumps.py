@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,15 @@ import pytest
 import jetstream
 from envelope.errors import JetstreamError
 from envelope.limits import SEGMENT_BYTES_MIN
-from envelope.types import MonotonicNs, TimestampUs
 from jetstream import PublishAck
 from jetstream.client.connection import JetstreamClient
 from jetstream.log.log import Log
 from jetstream.node.nats.embedded_server import EmbeddedNatsServer
 from jetstream.node.node import Node
-from jetstream.node.runtime.clock import SystemClock
 from jetstream.node.runtime.removal_clock import HOLD_NS
 from jetstream.node.settings.node_config import load_config
 from metadata.api.responses import StreamInfo
+from tests.support.clocks import WrongClock
 from tests.support.node_cluster import NodeCluster
 from tests.support.nodes import nats_and_node, node_config, run
 from tests.support.pauses import pause
@@ -33,20 +31,6 @@ YEARS_US = YEARS // timedelta(microseconds=1)
 AHEAD = ("jetstream_stream_time_ahead_seconds", ("orders",))
 HELD_BACK = ("jetstream_retention_held_back_seconds", ())
 SETTINGS: dict[str, object] = {"http": {"port": 0}, "maintenance_interval": 0.02}
-
-
-@dataclass(slots=True)
-class WrongClock:
-    """The machine's clocks, with the wall clock ahead by as much as the test likes, and time that passes."""
-
-    ahead_us: int = 0
-    passed_us: int = 0
-
-    def wall(self) -> TimestampUs:
-        return TimestampUs(SystemClock().wall() + self.ahead_us + self.passed_us)
-
-    def monotonic(self) -> MonotonicNs:
-        return MonotonicNs(SystemClock().monotonic() + self.passed_us * 1000)
 
 
 def has_lost(log: Log) -> bool:

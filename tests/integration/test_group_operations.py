@@ -27,16 +27,23 @@ from jetstream.node.node import Node
 from metadata.api.responses import utc
 from tests.support.nodes import nats_and_node, request, run
 from tests.support.raw_member import joined, members
+from tests.support.scraping import metrics
 
 
 @asynccontextmanager
 async def node_with(directory: Path, **records: int) -> AsyncIterator[tuple[JetstreamClient, Node]]:
     """A node with these streams, each of so many records."""
-    async with nats_and_node(directory) as (url, node), jetstream.connect(url) as js:
+    async with nats_and_node(directory, http={"port": 0}) as (url, node), jetstream.connect(url) as js:
         for stream, count in records.items():
             await js.streams.create(stream, f"{stream}.>")
             await js.publish_all([(f"{stream}.x", b"%d" % number) for number in range(count)])
         yield js, node
+
+
+async def scraped_lag(node: Node) -> dict[str, float]:
+    """The lag of each stream or partition that the node's metrics tell."""
+    found = await metrics(node)
+    return {labels[1]: lag for (name, labels), lag in found.items() if name == "jetstream_group_lag_records"}
 
 
 def address(node: Node) -> tuple[str, int]:
@@ -149,6 +156,7 @@ def test_the_lag_of_every_partition_is_told(tmp_path: Path) -> None:
                 "unread": (CursorStatus.NONE, None, 10),
             }
             assert (found.total, found.unknown) == (20, 1)
+            assert await scraped_lag(node) == {"again": 1, "current": 6, "cut": 3, "unread": 10}
             owners = {each.stream: each.member for each in found.partitions}
             assert owners == dict.fromkeys(told) | {"current": one.member, "unread": one.member}
             with pytest.raises(UnknownGroup):
@@ -178,6 +186,8 @@ def test_a_partitioned_stream_is_told_and_reset_partition_by_partition(tmp_path:
                     ("orders", 1, 2, ends[1] - 2),
                     ("orders", 2, None, ends[2]),
                 ]
+                lags = {f"orders/{each.partition}": each.lag for each in found.partitions}
+                assert await scraped_lag(node) == lags
                 assert {each.member for each in found.partitions} == {one.member}
                 await one.leave()
             moves = await js.groups.reset("billing", "latest", streams=["orders"], partitions=[0, 2])

@@ -25,6 +25,20 @@ class ForwardClock:
         return MonotonicNs(SystemClock().monotonic() + self.ahead_ns)
 
 
+@dataclass(slots=True)
+class WrongClock:
+    """The machine's clocks, with the wall clock ahead by as much as the test likes, and time that passes."""
+
+    ahead_us: int = 0
+    passed_us: int = 0
+
+    def wall(self) -> TimestampUs:
+        return TimestampUs(SystemClock().wall() + self.ahead_us + self.passed_us)
+
+    def monotonic(self) -> MonotonicNs:
+        return MonotonicNs(SystemClock().monotonic() + self.passed_us * 1000)
+
+
 class StandingClock:
     """A clock that stands still."""
 

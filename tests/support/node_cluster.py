@@ -97,12 +97,15 @@ class ClusterNode:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def metrics(self) -> dict[str, float]:
+        """Scrape it; return the numbers by their names, with labels as the page shows them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics") as page:
+            samples = [line.rpartition(" ") for line in page.read().decode().splitlines() if line[0] != "#"]
+        return {name: float(number) for name, _, number in samples}
+
     def metric(self, name: str) -> float:
         """Scrape it; return the number of that name, which has its labels as the page shows them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics") as page:
-            lines = page.read().decode().splitlines()
-        [found] = [line for line in lines if line.startswith(f"{name} ")]
-        return float(found.rpartition(" ")[2])
+        return self.metrics()[name]
 
     def start(self) -> None:
         """Start it; does not wait."""

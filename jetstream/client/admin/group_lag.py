@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from consumer_groups.cursors import records_behind
 from envelope.errors import OffsetOutOfRange, RequestError, UnknownStream
 from envelope.types import Offset
 from jetstream.client.read.places import since
@@ -178,9 +179,8 @@ def _standing(cursor: GroupCursor | None, log: StreamInfo | None) -> CursorStatu
 
 
 def _behind(standing: CursorStatus, cursor: GroupCursor | None, start: int, end: int) -> int:
-    if cursor is None or standing is CursorStatus.RECREATED:
-        return end - start
-    return max(0, end - max(start, cursor.offset))
+    is_valid = cursor is not None and standing is not CursorStatus.RECREATED
+    return records_behind(cursor.offset if cursor and is_valid else None, start, end)
 
 
 # --- where it is put ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from consumer_groups.shard.events import (
     RequestFailed,
     ResetCursors,
 )
+from consumer_groups.shard.records import GroupCursorRecord
 from envelope.errors import InvalidName, NotLeader, UnavailableError
 from envelope.internal_streams import group_shard, is_group_shard
 from envelope.subjects import validated_stream_name
@@ -87,6 +88,16 @@ class Census(NamedTuple):
     cursors: int
 
 
+class GroupPosition(NamedTuple):
+    """Where a group stands in a stream, or in one partition of it."""
+
+    group: GroupName
+    stream: StreamName
+    """As it is called itself: ``orders/2`` is a partition."""
+    cursor: GroupCursorRecord | None
+    """None: a member owns it, and has committed nothing."""
+
+
 class GroupService:
     """Used on the loop's thread; a `CatalogListener`.
 
@@ -126,14 +137,13 @@ class GroupService:
             cursors=sum(machine.cursors for machine in machines),
         )
 
-    def committed(self) -> Iterator[tuple[GroupName, StreamName, int]]:
-        """Yield group, stream or partition, and the offset where it reads on, of all groups read here."""
+    def positions(self) -> Iterator[GroupPosition]:
+        """Yield where all groups that are read here stand; they may change between two of them."""
         for shard in self.shards:
             if shard.machine is not None:
-                for group, cursor in shard.machine.table.all_cursors():
-                    stream, number = cursor.partition
+                for group, (stream, number), cursor in shard.machine.table.positions():
                     is_part = self.streams.is_partitioned(stream)
-                    yield group, partition_name(stream, number) if is_part else stream, cursor.offset
+                    yield GroupPosition(group, partition_name(stream, number) if is_part else stream, cursor)
 
     def reign_begun(self, leading: LeadingStream) -> None:
         """Handle the begin of this node's reign over a stream."""

@@ -71,12 +71,15 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A metric; ``read`` yields (label values, value), and may have to wait between two of them."""
+    """A metric; ``read`` yields (label values, value), and may have to wait between two of them.
+
+    It yields None where it had to look at something that has no sample: others get their turn then as well.
+    """
 
     name: str
     help: str
     labels: tuple[str, ...]
-    read: Callable[[Sources], Iterable[Sample]]
+    read: Callable[[Sources], Iterable[Sample | None]]
 
     @property
     def kind(self) -> Literal["counter", "gauge"]:

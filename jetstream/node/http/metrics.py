@@ -8,7 +8,7 @@ from typing import Final
 
 from envelope.errors import StorageError
 from jetstream.ingest.machine import CountKind
-from jetstream.node.http.door_metrics import TURNED_AWAY
+from jetstream.node.http.group_metrics import GROUP_METRICS
 from jetstream.node.http.http_metrics import HTTP_METRICS
 from jetstream.node.http.metric_sources import Definition, Sample, Sources, of_node, of_stream
 from jetstream.node.http.namespace_metrics import NAMESPACE_METRICS
@@ -51,6 +51,12 @@ def _free_bytes(sources: Sources) -> Iterator[Sample]:
 
 def _corrupt(stream: StreamReplica) -> int:
     return sum(end - start for start, end in stream.log.reader.corrupt_ranges)
+
+
+def _turned_away(sources: Sources) -> Iterator[Sample]:
+    for door in sources.doors:
+        yield (door.port, "refused"), door.refused
+        yield (door.port, "displaced"), door.displaced
 
 
 _STREAM: Final = ("stream",)
@@ -266,27 +272,7 @@ METRICS: Final = (
         "Cursors of consumers that this node can tell: all, where it leads their stream, otherwise 0.",
         lambda sources: sources.cursors.cursors,
     ),
-    of_node(
-        "jetstream_groups",
-        "Consumer groups that this node coordinates.",
-        lambda sources: sources.groups.census.groups,
-    ),
-    of_node(
-        "jetstream_group_members",
-        "Members of the consumer groups that this node coordinates.",
-        lambda sources: sources.groups.census.members,
-    ),
-    of_node(
-        "jetstream_group_cursors",
-        "Cursors of the consumer groups that this node coordinates.",
-        lambda sources: sources.groups.census.cursors,
-    ),
-    Definition(
-        "jetstream_group_committed_offset",
-        "Offset where a consumer group that this node coordinates reads on, by its last commit.",
-        ("group", "stream"),
-        lambda sources: (((group, stream), offset) for group, stream, offset in sources.groups.committed()),
-    ),
+    *GROUP_METRICS,
     of_node(
         "jetstream_cursors_unreadable",
         "Cursors stored in a format that this version does not know; who asks for one is refused.",
@@ -334,7 +320,13 @@ METRICS: Final = (
         "Readers that are connected.",
         lambda sources: sources.server.connections,
     ),
-    TURNED_AWAY,
+    Definition(
+        "jetstream_connections_turned_away_total",
+        "Connections to the ports of readers, peers and http that were refused because there were too many, "
+        "or displaced: cut off for a newer one before they had said who they are.",
+        ("port", "event"),
+        _turned_away,
+    ),
     of_node(
         "jetstream_socket_parked_fetches",
         "Fetches that wait for records.",

@@ -105,23 +105,24 @@ def exposition(sources: Sources) -> Callable[[], Awaitable[bytes]]:
         slices: list[bytes] = []
         for definition in METRICS:
             samples = iter(definition.read(sources))
-            slices.append(_written(definition, samples))
-            while more := _written(definition, samples).split(b"\n", 2)[2]:  # behind the lines HELP and TYPE
-                slices.append(more)
-                await asyncio.sleep(0)
+            slices.append(_written(definition, islice(samples, SAMPLES_AT_ONCE)))
             await asyncio.sleep(0)
+            while more := tuple(islice(samples, SAMPLES_AT_ONCE)):
+                slices.append(_written(definition, more).split(b"\n", 2)[2])  # behind the lines HELP and TYPE
+                await asyncio.sleep(0)
         return b"".join((*slices, generate_latest(process)))
 
     return write
 
 
-def _written(definition: Definition, samples: Iterator[Sample]) -> bytes:
-    """Write the metric with the next samples."""
+def _written(definition: Definition, samples: Iterable[Sample | None]) -> bytes:
+    """Write the metric with these samples."""
     family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
         definition.name, definition.help, labels=definition.labels
     )
-    for labels, value in islice(samples, SAMPLES_AT_ONCE):
-        family.add_metric(labels, value)
+    for sample in samples:
+        if sample is not None:
+            family.add_metric(*sample)
     return generate_latest(_Only(family))
 
 

@@ -96,6 +96,21 @@ def test_many_sealed_segments_are_opened_by_their_index_headers_and_loaded_when_
     assert disk.open_files == 1, "the active segment, by the writer"
 
 
+def test_the_time_of_a_record_is_told_without_reading_any_file() -> None:
+    disk = MemoryDisk()
+    filled(disk, 60).close()
+    log = opened(disk, SMALL)
+    log.reader.plan_read(Offset(10), 1, Offset(60))
+    calls = disk.calls
+    told = {offset: log.reader.newest_time_at(Offset(offset)) - NOW for offset in (4, 10, 11, 59, 60)}
+    assert told == {4: 5, 10: 10, 11: 11, 59: 59, 60: 59}, "of the segment, where its index is not in memory"
+    assert disk.calls == calls
+    log.truncate_before(Offset(20), Offset(60))
+    calls = disk.calls
+    assert log.reader.newest_time_at(Offset(4)) - NOW in (20, 21)
+    assert disk.calls == calls
+
+
 def test_a_read_can_be_planned_without_reading_any_file_or_not_at_all() -> None:
     disk = MemoryDisk()
     filled(disk, 60).close()

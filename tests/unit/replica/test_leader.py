@@ -286,6 +286,9 @@ def test_what_is_known_of_the_followers_can_be_told() -> None:
         FollowerState(C, None, None, None, in_sync=False),
         FollowerState(D, Offset(10), Offset(8), Offset(1), in_sync=False),
     )
+    assert [state.lags_since for state in reign.leader.follower_states()] == [START, START, START]
+    reign.after(1).fetch(B, reign.leader.log.log_end_offset)
+    assert [state.lags_since for state in reign.leader.follower_states()] == [None, START, START]
     reign.fetch(B, 11, last=6, node_epoch=2)
     assert reign.leader.follower_states()[0] == FollowerState(B, None, None, None, in_sync=True)
 

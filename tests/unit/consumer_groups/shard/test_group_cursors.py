@@ -228,6 +228,23 @@ def test_the_group_that_is_empty_for_longest_is_known() -> None:
     assert list(table.empty()) == []
 
 
+def test_positions_are_told_with_what_is_owned_without_a_cursor_while_the_table_changes() -> None:
+    table = filled(
+        (b"group/a/orders/2", b'{"v":1,"offset":7,"generation":1}'),
+        (b"group/a/orders/3", b'{"v":2}'),
+        (b"group/b/orders/0", b'{"v":1,"offset":1,"generation":1}'),
+    )
+    group = Group(partitions=5)
+    group.join("m")
+    table.put_state(GroupName("a"), group.state)
+    told = []
+    for name, where, found in table.positions():
+        told.append((name, where.number, None if found is None else found.offset))
+        table.put_cursor(GroupName(f"new{len(told)}"), ORDERS, found)
+        table.put_cursor(name, where, found)
+    assert sorted(told, key=str) == [("a", 0, None), ("a", 1, None), ("a", 2, 7), ("a", 4, None), ("b", 0, 1)]
+
+
 def test_no_record_of_a_shard_is_absorbed_twice() -> None:
     table = GroupTable()
     record = read_group_record(b"group/a/b/0", b'{"v":1,"offset":7,"generation":1}', Offset(4), NOW)
