@@ -67,6 +67,7 @@ class MessageBlock:
         size_bytes: upper bound of what the messages add to an encoded batch; limits are counted in it.
         cookies: places of payloads that may be envelopes, ascending.
         has_headers: whether a message has headers.
+        received_at: when the first message came, by a clock of the shell's in seconds; kept by parts of it.
 
     Invariants:
         I1: the four lists have one length.
@@ -81,6 +82,7 @@ class MessageBlock:
         "has_headers",
         "headers",
         "payloads",
+        "received_at",
         "replies",
         "size_bytes",
         "subjects",
@@ -105,6 +107,7 @@ class MessageBlock:
         if self.has_headers:
             size += HEADER_EXPANSION * sum(len(header) for header in self.headers if header is not None)
         self.size_bytes = size
+        self.received_at = 0.0
         self.cookies: list[int] = []
         for payload in self.payloads:
             # Nearly always there is none, and one comparison for each payload tells: so places come second.
@@ -139,12 +142,14 @@ class MessageBlock:
 
     def part(self, start: int, end: int) -> "MessageBlock":
         """Return the messages at ``[start, end)`` as a new block."""
-        return MessageBlock(
+        part = MessageBlock(
             self.subjects[start:end],
             self.replies[start:end],
             self.payloads[start:end],
             self.headers[start:end],
         )
+        part.received_at = self.received_at
+        return part
 
     def at(self, places: Sequence[int]) -> "MessageBlock":
         """Return the messages at ``places``, ascending and at least one; of all places the block itself."""

@@ -269,6 +269,7 @@ class Node:
             removal_clock=self._removal_clock,
             links=(ingest, answers),
             disk=parts.disk_thread.counters,
+            publish_latency=services.publish_latency,
             server=server,
             http=parts.http,
             compaction=compactor.counters,

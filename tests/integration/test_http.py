@@ -24,6 +24,7 @@ from tests.support.scraping import exchange, get, metrics
 
 HTTP = {"port": 0}
 OF_FOLLOWERS = {"jetstream_replica_lag_records", "jetstream_replica_lag_seconds"}
+STAGES = ("gathered", "written", "stored", "committed", "acked")
 OUTCOMES = {"refused", "dropped_without_reply", "duplicates", "unknown_outcome", "acks_dropped"}
 
 
@@ -51,6 +52,13 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
             assert found["jetstream_disk_records_total", ()] == 2
             assert 1 <= found["jetstream_disk_groups_total", ()] <= 2
             assert found["jetstream_disk_sync_seconds_total", ()] > 0
+            groups = found["jetstream_disk_groups_total", ()]
+            for stage in STAGES:
+                assert found["jetstream_publish_stage_seconds_count", (stage,)] == groups
+                assert found["jetstream_publish_stage_seconds_bucket", ("+Inf", stage)] == groups
+            spent = [found["jetstream_publish_stage_seconds_sum", (stage,)] for stage in STAGES]
+            assert min(spent) > 0
+            assert sum(spent) == pytest.approx(found["jetstream_publish_seconds_sum", ()])
             assert found["jetstream_nats_connected", ("ingest",)] == 1
             assert found["process_resident_memory_bytes", ()] > 0
             parted = {"partitions": 2, "partition_by": "key"}
@@ -65,8 +73,8 @@ def test_metrics_tell_what_the_node_did(tmp_path: Path) -> None:
             assert names == {("team", "orders"), ("team", "parts/1")}
             assert found["jetstream_group_committed_offset", ("team", "orders")] == 1
             assert found["jetstream_disk_free_bytes", ()] > 0
-            without_samples = {metric.name for metric in METRICS} - {name for name, _ in found}
-            assert without_samples == OF_FOLLOWERS
+            sample_names = {name for metric in METRICS for name in metric.sample_names}
+            assert sample_names - {name for name, _ in found} == OF_FOLLOWERS
 
     run(scenario())
 

@@ -67,6 +67,9 @@ def test_the_leader_tells_how_far_each_follower_is_behind(scene: ClusterScene) -
                         await pause()
 
             await until_behind(0)
+            count = 'jetstream_publish_stage_seconds_count{stage="committed"}'
+            assert scene.cluster[leader].metric(count) == 1
+            assert scene.cluster[going_on].metric(count) == 0
             assert (lag(leader, going_on, "seconds"), lag(leader, frozen, "seconds")) == (0, 0)
             assert lag(going_on, frozen, "records") is None
             scene.cluster[frozen].stand_still()

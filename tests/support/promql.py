@@ -48,7 +48,11 @@ def known_metrics() -> dict[str, tuple[frozenset[str], str]]:
     process = CollectorRegistry()
     ProcessCollector(registry=process)
     found = {sample.name: (OF_TARGETS, "") for family in process.collect() for sample in family.samples}
-    found |= {metric.name: (OF_TARGETS | set(metric.labels), metric.help) for metric in METRICS}
+    for metric in METRICS:
+        labels = OF_TARGETS | set(metric.labels)
+        found |= dict.fromkeys(metric.sample_names, (labels, metric.help))
+        if metric.is_histogram:
+            found[f"{metric.name}_bucket"] = (labels | {"le"}, metric.help)
     return {"up": (OF_TARGETS, ""), **found}
 
 

@@ -41,6 +41,7 @@ class GroupAppend:
         records: how many it has.
         size: bytes to be written.
         txid: of the last record that has one.
+        written_at: by `time.perf_counter`, once it is written.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class GroupAppend:
         "stored",
         "txid",
         "written",
+        "written_at",
     )
 
     def __init__(
@@ -80,6 +82,7 @@ class GroupAppend:
         self.records = self.end - self.base
         self.size = 0
         self.txid: TxidMark | None = None
+        self.written_at = 0.0
         for batch in batches:
             self.size += batch.size
             if batch.last_txid is not None:
@@ -98,6 +101,7 @@ class GroupAppend:
         if not only_writes:
             self.hold()
         self.log.writer.append_group(self.batches, self.now)
+        self.written_at = time.perf_counter()
 
     def hold(self) -> None:
         """Note from where on message ids must be known, if the batches make that necessary."""

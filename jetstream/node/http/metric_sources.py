@@ -14,7 +14,9 @@ from jetstream.node.nats.audit_trail import AuditTrail
 from jetstream.node.nats.link import NatsLink
 from jetstream.node.readers.reader_connection import SocketCounters
 from jetstream.node.readers.server import SocketServer
+from jetstream.node.replicas.publish_latency import PublishLatency
 from jetstream.node.replicas.replica import StreamReplica
+from jetstream.node.runtime.histogram import Histogram
 from jetstream.node.runtime.removal_clock import RemovalClock
 from jetstream.node.streams.directory import NodeStreams
 from jetstream.node.tiers.segment_cache import Tier
@@ -51,6 +53,7 @@ class Sources:
     removal_clock: RemovalClock
     links: tuple[NatsLink, ...]
     disk: DiskCounters
+    publish_latency: PublishLatency
     server: SocketServer
     http: HttpNumbers
     compaction: CompactionCounters
@@ -66,7 +69,7 @@ class Sources:
     """Of the log."""
 
 
-Sample = tuple[tuple[str, ...], float]
+Sample = tuple[tuple[str, ...], float | Histogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,21 @@ class Definition:
     labels: tuple[str, ...]
     read: Callable[[Sources], Iterable[Sample | None]]
 
+    is_histogram: bool = False
+    """Whether its values are histograms; otherwise they are numbers."""
+
     @property
-    def kind(self) -> Literal["counter", "gauge"]:
-        """Prometheus's type, which its convention for names says."""
+    def kind(self) -> Literal["counter", "gauge", "histogram"]:
+        """Prometheus's type, which its convention for names says of numbers."""
+        if self.is_histogram:
+            return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names under which Prometheus stores it."""
+        suffixes = ("_bucket", "_sum", "_count") if self.is_histogram else ("",)
+        return tuple(self.name + suffix for suffix in suffixes)
 
 
 def of_stream(name: str, help_text: str, value: Callable[[StreamReplica], float]) -> Definition:

@@ -314,6 +314,21 @@ METRICS: Final = (
         "Groups that were refused, or whose outcome is unknown.",
         lambda sources: sources.disk.failed_groups,
     ),
+    Definition(
+        "jetstream_publish_stage_seconds",
+        "Seconds of the stages of each committed group of messages: gathered (since the first one came), "
+        "written, stored (with sync always: synced), committed, acked (handed to the connection).",
+        ("stage",),
+        lambda sources: [((stage,), each) for stage, each in sources.publish_latency.stages.items()],
+        is_histogram=True,
+    ),
+    Definition(
+        "jetstream_publish_seconds",
+        "Seconds of all these stages of a group together.",
+        (),
+        lambda sources: [((), sources.publish_latency.whole)],
+        is_histogram=True,
+    ),
     *NATS_METRICS,
     of_node(
         "jetstream_socket_connections",

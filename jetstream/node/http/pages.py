@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from envelope.errors import JetstreamError
@@ -23,6 +23,7 @@ from jetstream.node.http.metric_sources import Definition, Sample, Sources
 from jetstream.node.http.metrics import METRICS
 from jetstream.node.http.page import Page
 from jetstream.node.http.server import PageMaker, Pages
+from jetstream.node.runtime.histogram import Histogram
 
 PROBLEMS_TOLD_MAX: Final = 100
 
@@ -32,6 +33,11 @@ SAMPLES_AT_ONCE: Final = 100
 """Written between two turns of the event loop: about half a millisecond."""
 
 _JSON: Final = "application/json"
+_FAMILIES: Final = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -117,12 +123,14 @@ def exposition(sources: Sources) -> Callable[[], Awaitable[bytes]]:
 
 def _written(definition: Definition, samples: Iterable[Sample | None]) -> bytes:
     """Write the metric with these samples."""
-    family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
-        definition.name, definition.help, labels=definition.labels
-    )
-    for sample in samples:
-        if sample is not None:
-            family.add_metric(*sample)
+    family = _FAMILIES[definition.kind](definition.name, definition.help, labels=definition.labels)
+    for labels, value in filter(None, samples):
+        if isinstance(family, HistogramMetricFamily):
+            assert isinstance(value, Histogram), f"{definition.name} says that it is a histogram"
+            family.add_metric(labels, value.buckets(), value.seconds)
+        else:
+            assert not isinstance(value, Histogram), f"{definition.name} says that it is none"
+            family.add_metric(labels, value)
     return generate_latest(_Only(family))
 
 

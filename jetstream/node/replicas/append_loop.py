@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from envelope.errors import DiskFull, JetstreamError, StreamOffline
-from envelope.types import Offset, TimestampUs
+from envelope.types import TimestampUs
 from jetstream.ingest.machine import AppendRecords
 from jetstream.log.format.plain_batch_encoder import encode_records
 from jetstream.node.disk.appends import GroupAppend
@@ -34,8 +34,8 @@ class GroupSource(Protocol):
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Return the next append; None if what waited needs none."""
 
-    def appended(self, end: Offset) -> None:
-        """Answer who waits for the oldest append, which is stored up to ``end``."""
+    def appended(self, append: GroupAppend) -> None:
+        """Answer who waits for the oldest append, which is stored."""
 
     def append_refused(self, error: JetstreamError) -> None:
         """Refuse what is in the oldest append: nothing of it is stored."""
@@ -128,7 +128,7 @@ class AppendLoop:
         error = append.error
         if error is None:
             self._context.upkeep.appended()
-            self._source.appended(append.end)
+            self._source.appended(append)
             self._driver.appended(append.end)
         elif isinstance(error, DiskFull | StreamOffline):
             _log.warning("append refused stream=%s error=%s", self._context.name, error)

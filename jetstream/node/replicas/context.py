@@ -21,6 +21,7 @@ from jetstream.node.disk.thread import DiskThread
 from jetstream.node.nats.gaps import PossibleGaps
 from jetstream.node.nats.subscriptions import Subscriptions
 from jetstream.node.replicas.catch_up import CatchUp
+from jetstream.node.replicas.publish_latency import PublishLatency
 from jetstream.node.runtime.clock import Clock
 from jetstream.node.runtime.crash import Crash
 from jetstream.node.runtime.timers import Timers
@@ -134,6 +135,7 @@ class NodeServices:
     crash: Crash
     tier: Tier
     """The node's object store."""
+    publish_latency: PublishLatency = field(default_factory=PublishLatency)
 
 
 @dataclass(slots=True)

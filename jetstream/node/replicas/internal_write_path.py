@@ -9,6 +9,7 @@ from envelope.errors import JetstreamError
 from envelope.types import Offset, TimestampUs
 from jetstream.ingest.internal_writes import InternalWrite, InternalWrites, Outcome, OwnRecord
 from jetstream.ingest.machine import AppendRecords
+from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.replicas.append_loop import AppendLoop
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
 from jetstream.node.replicas.leadership import LeaderDriver
@@ -84,9 +85,9 @@ class InternalAppendPath:
             return None
         return AppendRecords(append.records, append.base, append.leader_epoch)
 
-    def appended(self, end: Offset) -> None:
+    def appended(self, append: GroupAppend) -> None:
         """See `GroupSource.appended`."""
-        self._writes.appended(end)
+        self._writes.appended(append.end)
         self._settle()
 
     def append_refused(self, error: JetstreamError) -> None:

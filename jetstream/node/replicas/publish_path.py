@@ -3,8 +3,10 @@
 It decides nothing: `StreamIngest` sequences, refuses and acks, `AppendLoop` appends.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from time import perf_counter
 from typing import assert_never
 
 from envelope.errors import JetstreamError, StreamReadOnly
@@ -13,6 +15,7 @@ from envelope.types import Offset, TimestampUs
 from jetstream.ingest.machine import Action, AppendRecords, Count, Publish, StreamIngest
 from jetstream.ingest.mailbox import Mailbox
 from jetstream.ingest.messages import MessageBlock
+from jetstream.node.disk.appends import GroupAppend
 from jetstream.node.nats.gaps import Gap
 from jetstream.node.replicas.append_loop import AppendLoop
 from jetstream.node.replicas.context import NodeServices, ReplicaContext
@@ -37,6 +40,11 @@ class PublishPath:
             binds=services.binds,
         )
         self._mailbox = Mailbox(MAILBOX_MESSAGES_MAX, MAILBOX_BYTES_MAX)
+        self._latency = services.publish_latency
+        self._begun: deque[tuple[float, float]] = deque()
+        """When the first message came of each append in flight, and when the append began."""
+        self._uncommitted: deque[tuple[Offset, tuple[float, ...]]] = deque()
+        """Where appends end that are stored, and when their first stages did."""
         self.appends = AppendLoop(self, context, driver, services)
         self._lacking: JetstreamError | None = None
         self._read_only: StreamReadOnly | None = None
@@ -56,6 +64,7 @@ class PublishPath:
         """Handle messages that NATS delivered; called from the ingest connection's read loop, never waits."""
         if self.appends.has_ended:
             return
+        messages.received_at = perf_counter()
         refused = self._mailbox.offer(messages)
         self.appends.begin_if_wanted()
         if refused is not None:
@@ -81,7 +90,11 @@ class PublishPath:
 
     def committed(self, high_watermark: Offset) -> None:
         """See `Publishers.committed`."""
+        committed_at = perf_counter()
         self._perform(self._ingest.committed(high_watermark, self._clock.wall()))
+        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
+            _, times = self._uncommitted.popleft()
+            self._latency.observe((*times, committed_at, perf_counter()))
         if self._mailbox.waiting:
             self.appends.begin_if_wanted()
 
@@ -100,19 +113,27 @@ class PublishPath:
     def begin_group(self, now: TimestampUs) -> AppendRecords | None:
         """Drain the mailbox into one append; None if what waited needs none."""
         messages = self._mailbox.drain(GROUP_MESSAGES_MAX, BATCH_BYTES_MAX)
-        return self._perform(self._ingest.received(messages, now))
+        times = (messages.received_at, perf_counter())
+        append = self._perform(self._ingest.received(messages, now))
+        if append is not None:
+            self._begun.append(times)
+        return append
 
-    def appended(self, end: Offset) -> None:
+    def appended(self, append: GroupAppend) -> None:
         """See `GroupSource.appended`."""
-        if actions := self._ingest.appended(end):
+        times = (*self._begun.popleft(), append.written_at, perf_counter())
+        self._uncommitted.append((append.end, times))
+        if actions := self._ingest.appended(append.end):
             self._perform(actions)
 
     def append_refused(self, error: JetstreamError) -> None:
         """See `GroupSource.append_refused`."""
+        self._begun.popleft()
         self._perform(self._ingest.append_refused(error))
 
     def append_unknown(self, error: JetstreamError) -> None:
         """See `GroupSource.append_unknown`."""
+        self._begun.popleft()
         self._perform(self._ingest.append_unknown(error))
 
     def hurry(self) -> None:
