@@ -1,6 +1,6 @@
 """Import every module of the wheel installed in this environment; compare its files with the source.
 
-The wheel is installed without extras: what needs Spark must say so, and nothing else may.
+The wheel is installed without extras: what needs one must say so, and nothing else may.
 """
 
 import importlib
@@ -17,6 +17,7 @@ from envelope.errors import UnavailableError
 PACKAGES = ("envelope", "metadata", "consumer_groups", "jetstream", "pyspark_jetstream")
 SPARK = ("pyspark", "py4j")
 NEED_SPARK = ("jetstream.spark.", "pyspark_jetstream")
+NEED_OPENTELEMETRY = "jetstream.client.spans"
 PLAIN_SPARK_MODULES = (
     "options.access",
     "reading.columns",
@@ -43,12 +44,14 @@ def module_names(site: Path) -> Iterator[str]:
                 yield found.name
 
 
-def imports_without_spark(name: str) -> bool:
-    """Import a module; return False if it is one of those that may need Spark, and lacks just that."""
+def imports_without_extras(name: str) -> bool:
+    """Import a module; return False if it is one that may need an extra, and lacks just that."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name in SPARK and name.startswith(NEED_SPARK):
+            return False
+        if error.name == "opentelemetry" and name == NEED_OPENTELEMETRY:
             return False
         raise
     return True
@@ -81,7 +84,7 @@ def main() -> None:
     missing = missing_files(site, source)
     assert not missing, f"the wheel lacks {missing}"
     names = list(module_names(site))
-    imported = [name for name in names if imports_without_spark(name)]
+    imported = [name for name in names if imports_without_extras(name)]
     missed = {f"jetstream.spark.{name}" for name in PLAIN_SPARK_MODULES}.difference(imported)
     assert not missed, f"these need no Spark, and cannot be imported without: {sorted(missed)}"
     refusals = {refusal(name) for name in importlib.import_module("jetstream.spark").__all__}
@@ -89,7 +92,7 @@ def main() -> None:
     scripts = [entry.name for entry in distribution("jetstream-log").entry_points]
     assert scripts == ["jetstream"], f"the wheel's commands are {scripts}"
     sys.stdout.write(
-        f"    {len(imported)} of {len(names)} modules imported from the wheel; the others need Spark\n"
+        f"    {len(imported)} of {len(names)} modules imported from the wheel; the others need extras\n"
     )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from jetstream.client.read.reader import BatchReader, RecordReader
     from jetstream.client.read.records import Record
     from jetstream.client.read.stream_table import StreamTable
+    from jetstream.client.tracing import disable_tracing, enable_tracing, process_span
 
 __all__ = [
     "BatchOptions",
@@ -70,6 +71,9 @@ __all__ = [
     "Txid",
     "connect",
     "connect_blocking",
+    "disable_tracing",
+    "enable_tracing",
+    "process_span",
 ]
 
 _HOMES = {
@@ -100,6 +104,9 @@ _HOMES = {
     "Txid": "read.places",
     "connect": "connection",
     "connect_blocking": "blocking.client",
+    "disable_tracing": "tracing",
+    "enable_tracing": "tracing",
+    "process_span": "tracing",
 }
 
 

@@ -38,6 +38,8 @@ from jetstream.client.publish.messages import (
 from jetstream.client.publish.publisher import TIMEOUT_S_DEFAULT, WINDOW_DEFAULT, Message, Publisher, send
 from jetstream.client.publish.session_messages import PublisherSessionSettings, SessionOptions
 from jetstream.client.publish.session_publisher import SessionPublisher
+from jetstream.client.publish.traced import TracedPublisher, TracedSessionPublisher, carrying
+from jetstream.client.tracing import TRACING
 
 
 class BatchOptions(TypedDict, total=False):
@@ -126,6 +128,17 @@ class PublishingClient:
             SequencePassed: a message of a session, too late: not stored now; nobody knows if it was before.
             JetstreamError: refused by the stream, or not sent; nothing is stored there.
         """
+        tracer = TRACING.tracer
+        if tracer is None:
+            return await self._publish(subject, value, streams, options)
+        with tracer.publishing(subject) as span:
+            acks = await self._publish(subject, value, streams, carrying(span, value, options))
+            span.acked(acks)
+            return acks
+
+    async def _publish(
+        self, subject: str, value: bytes | None, streams: Sequence[str] | None, options: PublishOptions
+    ) -> PublishAck | list[PublishAck]:
         inbox = _required(self._through_nats).inbox
         loop = asyncio.get_running_loop()
         timeout = options.get("timeout", TIMEOUT_S_DEFAULT)
@@ -144,7 +157,11 @@ class PublishingClient:
 
         ``timeout``: seconds for each ack. The end of the block waits for all acks.
         """
-        return Publisher(self.nats, _required(self._through_nats).inbox, window, timeout)
+        tracer = TRACING.tracer
+        inbox = _required(self._through_nats).inbox
+        if tracer is None:
+            return Publisher(self.nats, inbox, window, timeout)
+        return TracedPublisher(tracer, self.nats, inbox, window, timeout)
 
     @asynccontextmanager
     async def session(
@@ -165,7 +182,12 @@ class PublishingClient:
             RequestError: a window that holds nothing.
         """
         settings = PublisherSessionSettings.of(name, options)
-        publisher = SessionPublisher(self.nats, _required(self._through_nats).inbox, settings)
+        inbox, tracer = _required(self._through_nats).inbox, TRACING.tracer
+        publisher = (
+            SessionPublisher(self.nats, inbox, settings)
+            if tracer is None
+            else TracedSessionPublisher(tracer, self.nats, inbox, settings)
+        )
         async with sending(publisher):
             yield publisher
 

@@ -42,6 +42,7 @@ from jetstream.client.read.places import named_offset
 from jetstream.client.read.read_progress import PlaceCount, PlaceTold, ProgressCount, ReadProgressTold
 from jetstream.client.read.read_range import ReadRange, ResolvedRange, resolve
 from jetstream.client.read.records import Record, before, records_of, trimmed
+from jetstream.client.tracing import TRACING
 from jetstream.log.format.schema import NO_RECORDS, SCHEMA
 from jetstream.log.format.small_batch_reader import merged_batches
 
@@ -162,6 +163,7 @@ class BatchReader:
             DivergedHistory: records that were read are not in the stream any more.
             JetstreamError: anything else; those that are ``retriable`` only after ``retry_s``.
         """
+        asked_ns = 0 if TRACING.tracer is None else time.time_ns()
         while not self._finished:
             try:
                 decoded = next(self._decoded, None)
@@ -184,7 +186,7 @@ class BatchReader:
                 self._finish()
                 self._count.report(self._place, self._range)
             if decoded.records.num_rows:
-                return decoded.records
+                return _traced(decoded.records, self.stream, asked_ns)
         raise StopAsyncIteration
 
     async def to_table(self) -> pa.Table:
@@ -353,6 +355,13 @@ class BatchReader:
         self._finished = True
         self._decoded = iter(())
         self._drop_pipeline()
+
+
+def _traced(records: pa.RecordBatch, stream: str, asked_ns: int) -> pa.RecordBatch:
+    """Return ``records``; if they were asked for while tracing was on, with a span."""
+    if asked_ns and TRACING.tracer is not None:
+        TRACING.tracer.received(stream, records, asked_ns)
+    return records
 
 
 def _together(decoded: Iterator[_Decoded], rows: int) -> Iterator[_Decoded]:
