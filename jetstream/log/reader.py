@@ -280,9 +280,9 @@ class LogReader:
         """
         segment = segment_at(self.segments, max(offset, self.log_start_offset))
         index = segment.index
-        if index is None or offset >= segment.next:
-            return segment.max_timestamp
-        return TimestampUs(index.timestamps[index.find(offset)])
+        if index is not None and (row := index.find(offset)) < len(index):  # it leaves out what is damaged
+            return TimestampUs(index.timestamps[row])
+        return segment.max_timestamp
 
     def boundary_below(self, offset: Offset) -> Offset:
         """Return the base of the batch that holds ``offset``; ``offset`` itself if a batch ends there.

@@ -83,7 +83,6 @@ class Definition:
     help: str
     labels: tuple[str, ...]
     read: Callable[[Sources], Iterable[Sample | None]]
-
     is_histogram: bool = False
     """Whether its values are histograms; otherwise they are numbers."""
 

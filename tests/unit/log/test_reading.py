@@ -10,7 +10,19 @@ from jetstream.log.format.schema import SCHEMA_MESSAGE
 from jetstream.log.log import LogConfig
 from jetstream.log.reader import IndexUnloaded
 from jetstream.log.segments.loaded_indexes import LOADED_MAX
-from tests.support.logs import NOW, SMALL, append, begun, filled, opened, stored_values, values_batch
+from tests.support.logs import (
+    NOW,
+    SMALL,
+    append,
+    begun,
+    file_content,
+    filled,
+    flipped,
+    opened,
+    overwrite,
+    stored_values,
+    values_batch,
+)
 from tests.support.memory_disk import MemoryDisk
 
 # --- reading ---------------------------------------------------------------------------------------------
@@ -109,6 +121,20 @@ def test_the_time_of_a_record_is_told_without_reading_any_file() -> None:
     calls = disk.calls
     assert log.reader.newest_time_at(Offset(4)) - NOW in (20, 21)
     assert disk.calls == calls
+
+
+def test_the_time_of_a_damaged_record_is_that_of_its_segment() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 5)
+    place = log.reader.locate(Offset(1))
+    log.close()
+    path = place.segment.path
+    overwrite(disk, path, flipped(file_content(disk, path), place.entry.position + 200, 0))
+    disk.unlink(place.segment.index_path)
+    log = opened(disk, SMALL)
+    with pytest.raises(CorruptDataError):
+        log.reader.locate(Offset(1))
+    assert [log.reader.newest_time_at(Offset(offset)) - NOW for offset in (0, 1)] == [0, 0]
 
 
 def test_a_read_can_be_planned_without_reading_any_file_or_not_at_all() -> None:
