@@ -22,6 +22,7 @@ settings.load_profile("brief")
 
 _SLOW_FOLDERS = {
     "tests/benchmarks/": pytest.mark.slow("tests/integration/test_bench_command.py"),
+    "tests/console/": pytest.mark.slow("tests/integration/test_http_console.py"),
     "tests/containers/": pytest.mark.slow("tests/integration/test_cli.py"),
 }
 """With the tests that hold their promises in the test command."""

@@ -1,7 +1,7 @@
 """The HTTP port: who is let in, and which part answers.
 
-Probes and metrics are answered from the first moment of a start to the last of a stop; all below ``/v1`` once
-the node serves.
+The console's files, probes and metrics are answered from the first moment of a start to the last of a stop;
+all below ``/v1`` once the node serves.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import h11
 from envelope.errors import JetstreamError, UnavailableError
 from jetstream.node.http.access import Credential, HttpSettings
 from jetstream.node.http.connection import HttpConnection
+from jetstream.node.http.console.static_files import StaticFile, console_files
 from jetstream.node.http.page import Page, plain, problem
 from jetstream.node.http.request import HttpRequest
 from jetstream.node.readers.line import SocketLine
@@ -65,6 +66,8 @@ class Pages:
     """For requests with the token, or for all if there is none."""
     public: Mapping[str, PageMaker] = field(default_factory=dict)
     """For requests without the token, which probes are."""
+    files: Mapping[str, StaticFile] = field(default_factory=console_files)
+    """For all requests."""
 
 
 class Api(Protocol):
@@ -199,6 +202,8 @@ class HttpServer:
         if request.method not in ("GET", "HEAD"):
             text = "only GET and HEAD: publish over NATS"
             await connection.send(plain(HTTPStatus.METHOD_NOT_ALLOWED, text, ("allow", "GET, HEAD")))
+        elif (file := self.pages.files.get(request.raw_path)) is not None:
+            await file.send(connection, request)
         elif not request.raw_path.startswith(_API):
             page = await self._page(request)
             if page.status is HTTPStatus.UNAUTHORIZED:
@@ -217,7 +222,9 @@ class HttpServer:
         if make is not None:
             return await make()
         if is_let_in:
-            return plain(HTTPStatus.NOT_FOUND, f"there are {', '.join(sorted(self.pages.every))} and {_API}")
+            return plain(
+                HTTPStatus.NOT_FOUND, f"there are /, {', '.join(sorted(self.pages.every))} and {_API}"
+            )
         return plain(
             HTTPStatus.UNAUTHORIZED,
             "this page wants the token of http.token: Authorization: Bearer TOKEN",

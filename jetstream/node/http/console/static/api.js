@@ -1,0 +1,132 @@
+// Requests to this node, and how often they are made.
+
+import { query, v1 } from "./format.js";
+
+const TOKEN = "jetstream.token";
+const PAGE = 1024; // rows, as many as a node gives at once
+const PAUSE_MAX_MS = 300_000;
+const COST = 400; // pauses are so many times longer than what was waited for: 20 consoles take 5 % of a node
+
+/** An answer that is an error: `code` is its word in docs/errors.md. */
+export class ApiError extends Error {
+  constructor(status, document) {
+    super(document.detail ?? `the node answers ${status}`);
+    this.status = status;
+    this.code = document.err_code ?? null;
+  }
+}
+
+/** The node sends readers on to another one, which this page may not ask. */
+export class Elsewhere extends Error {}
+
+export function token() {
+  return sessionStorage.getItem(TOKEN);
+}
+
+/** Keeps the token as long as this tab is open; null forgets it. */
+export function setToken(text) {
+  if (text) sessionStorage.setItem(TOKEN, text);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+/** Returns a response of 2xx (or 503 of `/healthz`, which has an answer in it). */
+export async function request(path, { accept = "application/json", signal = null } = {}) {
+  const headers = { Accept: accept };
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  const response = await fetch(path, { headers, signal, redirect: "manual", cache: "no-store" });
+  if (response.type === "opaqueredirect") throw new Elsewhere("another node leads the stream");
+  if (response.ok || (path === "healthz" && response.status === 503)) return response;
+  const text = await response.text();
+  let problem = { detail: text.trim() };
+  if (response.headers.get("content-type")?.includes("json")) problem = JSON.parse(text);
+  const error = new ApiError(response.status, problem);
+  if (response.status === 401) document.dispatchEvent(new CustomEvent("token-wanted", { detail: error.message }));
+  throw error;
+}
+
+export async function json(path, signal = null) {
+  return (await request(path, { signal })).json();
+}
+
+/** Returns all rows of a list that comes in pages. */
+export async function allRows(path, name, values = {}, signal = null) {
+  const rows = [];
+  for (;;) {
+    const page = await json(path + query({ ...values, offset: rows.length, limit: PAGE }), signal);
+    rows.push(...page[name]);
+    if (page[name].length === 0 || rows.length >= page.total) return rows;
+  }
+}
+
+let known = { at: -Infinity, cluster: null };
+
+/** Returns what the node knows of its cluster, not older than 30 seconds. */
+export async function cluster() {
+  if (performance.now() - known.at > 30_000) {
+    known = { at: performance.now(), cluster: await json(v1("cluster")) };
+  }
+  return known.cluster;
+}
+
+/** Returns the address of a node's console, which ends in a slash; null: it has none, or is not known. */
+export function consoleOf(id, nodes) {
+  const node = nodes.find((row) => row.id === id);
+  if (!node || !node.http_port) return null;
+  const host = node.host.includes(":") ? `[${node.host}]` : node.host;
+  return `${location.protocol}//${host}:${node.http_port}/`;
+}
+
+/** Reads again and again while the tab can be seen, each time after a pause. */
+export class Poll {
+  constructor(read, pauseMs, failed) {
+    this.read = read;
+    this.pauseMs = pauseMs;
+    this.failed = failed;
+    this.timer = null;
+    this.abort = null;
+    this.look = () => this.#look();
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", this.look);
+    this.#look();
+    return this;
+  }
+
+  stop() {
+    document.removeEventListener("visibilitychange", this.look);
+    this.#pause();
+  }
+
+  again() {
+    this.#pause();
+    this.#look();
+  }
+
+  #pause() {
+    clearTimeout(this.timer);
+    this.abort?.abort();
+    this.timer = this.abort = null;
+  }
+
+  async #look() {
+    if (document.hidden) {
+      this.#pause();
+      return;
+    }
+    if (this.timer !== null || this.abort !== null) return;
+    const abort = new AbortController();
+    this.abort = abort;
+    const began = performance.now();
+    try {
+      await this.read(abort.signal);
+    } catch (error) {
+      if (abort.signal.aborted) return;
+      this.failed(error);
+    }
+    if (this.abort !== abort) return;
+    this.abort = null;
+    const pause = Math.min(PAUSE_MAX_MS, Math.max(this.pauseMs, COST * (performance.now() - began)));
+    this.timer = setTimeout(() => { this.timer = null; this.#look(); }, pause);
+  }
+}

@@ -1,0 +1,1 @@
+export function clusterView() { return { title: "Cluster", element: document.createElement("p"), close() {} }; }
