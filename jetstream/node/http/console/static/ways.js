@@ -13,7 +13,7 @@ export function showWays(element, commands, paths) {
   for (const line of element.querySelectorAll(".way")) {
     if (line.querySelector("button")) continue;
     const text = line.querySelector("code").textContent;
-    line.append(copyButton(() => text, "Copy", `Copy ${text.split(" ", 1)[0]}: ${text}`));
+    line.append(copyButton(() => text, "Copy", text.startsWith("curl") ? "Copy the request" : "Copy the command"));
   }
 }
 
