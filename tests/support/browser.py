@@ -9,7 +9,7 @@ from shutil import which
 from typing import Final
 
 import pytest
-from playwright.async_api import Browser, Dialog, Error, Page, async_playwright
+from playwright.async_api import Browser, Dialog, Error, Page, Request, async_playwright
 
 from jetstream.node.node import Node
 
@@ -51,12 +51,14 @@ class Watched:
         page.on(
             "console", lambda message: self.errors.append(message.text) if message.type == "error" else None
         )
-        page.on("request", lambda request: self._asked(request.url))
+        page.on("request", self._asked)
         page.on("dialog", self._dialog)
 
-    def _asked(self, url: str) -> None:
-        if not url.startswith((self.origin, "data:", f"blob:{self.origin}")):
-            self.elsewhere.append(url)
+    def _asked(self, request: Request) -> None:
+        if request.redirected_from is not None:
+            return  # where a redirect that the page does not follow leads to: nothing is sent there
+        if not request.url.startswith((self.origin, "data:", f"blob:{self.origin}")):
+            self.elsewhere.append(request.url)
 
     async def _dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog.message)

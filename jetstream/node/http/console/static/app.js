@@ -17,7 +17,7 @@ const VIEWS = [
 const THEMES = ["auto", "light", "dark"];
 const KEYS = [
   ["1 to 5", "a view"], ["/", "to the search, or the first field"], ["↑ ↓ PgUp PgDn Home End", "through a list"],
-  ["Enter", "open the marked row"], ["Esc", "close"], ["?", "these keys"],
+  ["Enter", "open the marked row"], ["r", "read again now"], ["Esc", "close"], ["?", "these keys"],
 ];
 
 const main = document.getElementById("main");
@@ -148,6 +148,9 @@ function pressed(event) {
   else if (event.key === "/") {
     event.preventDefault();
     (main.querySelector("input[type=search]") ?? main.querySelector("input"))?.focus();
+  } else if (event.key === "r") {
+    view.poll?.again();
+    for (const poll of polls) poll.again();
   } else if (event.key === "?") showKeys();
 }
 

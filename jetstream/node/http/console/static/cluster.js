@@ -23,6 +23,7 @@ export function clusterView({ failed, worked, ways }) {
   return {
     title: "Cluster",
     element: h("div", {}, live, lines),
+    poll,
     close() {
       poll.stop();
       document.removeEventListener("metrics-read", draw);

@@ -29,7 +29,8 @@ export function groupsView({ failed, worked, ways }) {
     worked();
   }, POLL_MS, failed).start();
   ways([["jetstream", "group", "ls"]], [v1("groups")]);
-  return { title: "Groups", element: h("div", { class: "filled" }, total, table.element), close: () => poll.stop() };
+  const element = h("div", { class: "filled" }, total, table.element);
+  return { title: "Groups", element, poll, close: () => poll.stop() };
 }
 
 /** Shows one group. */
@@ -42,7 +43,7 @@ export function groupView({ word: group, failed, worked, ways }) {
     worked();
   }, POLL_MS, failed).start();
   ways([["jetstream", "group", "info", group], ["jetstream", "group", "lag", group]], [v1("groups", group)]);
-  return { title: group, element: live, close: () => poll.stop() };
+  return { title: group, element: live, poll, close: () => poll.stop() };
 }
 
 /** Returns a group with all its members and cursors, which come in pages. */

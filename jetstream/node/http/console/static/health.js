@@ -27,6 +27,7 @@ export function healthView({ failed, worked, ways }) {
   return {
     title: "Health",
     element: h("div", {}, live, details),
+    poll,
     close() {
       poll.stop();
       document.removeEventListener("metrics-read", again);

@@ -97,7 +97,7 @@ export function recordsView({ word: stream, values, worked, ways }) {
     frame ??= requestAnimationFrame(() => {
       frame = null;
       records.trim();
-      table.set(records.list, { follow: tail.getAttribute("aria-pressed") === "true" });
+      table.set([...records.list], { follow: tail.getAttribute("aria-pressed") === "true" });
       const kept = records.list.length === records.total ? "" : `, the last ${count(records.list.length)} kept`;
       counted.textContent = `${count(records.total)} records read${kept}`;
     });

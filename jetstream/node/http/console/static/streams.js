@@ -3,7 +3,7 @@
 import { ApiError, Poll, allRows, cluster, consoleOf, json } from "./api.js";
 import { chart, charts } from "./charts.js";
 import { facts, field, h, plainTable, show } from "./dom.js";
-import { bytes, count, moment, rate, v1 } from "./format.js";
+import { bytes, clock, count, moment, rate, v1 } from "./format.js";
 import { history } from "./history.js";
 import { VirtualTable } from "./table.js";
 
@@ -48,6 +48,7 @@ export function arranged(rows, search, order) {
 /** Shows all streams. */
 export function streamsView({ values, failed, worked, ways }) {
   let rows = [];
+  let asOf = 0;
   const table = new VirtualTable("Streams", [
     { head: "Stream", cell: (row) => h("a", { href: streamLink(row.name) }, row.name), width: "16rem" },
     { head: "State", cell: (row) => stateMark(row.ailing), width: "6.5rem" },
@@ -63,7 +64,7 @@ export function streamsView({ values, failed, worked, ways }) {
   const order = h("select", { onchange: draw },
     ["name", "rate", "size"].map((name) => h("option", { value: name }, name)));
   const internal = h("input", { type: "checkbox", onchange: () => poll.again() });
-  const total = h("p", { class: "quiet", role: "status" }, "Reading…");
+  const total = h("p", { class: "quiet" }, "Reading…");
 
   function draw() {
     const shown = arranged(rows, search.value, order.value);
@@ -71,7 +72,7 @@ export function streamsView({ values, failed, worked, ways }) {
     const offline = rows.filter((row) => row.ailing === 2).length;
     const sum = rows.reduce((whole, row) => whole + (row.bytes ?? 0), 0);
     total.textContent = `${count(shown.length)} of ${count(rows.length)} streams, ${count(offline)} offline, `
-      + `${bytes(sum)} here. – : this node does not hold the stream.`;
+      + `${bytes(sum)} here, as of ${clock(asOf)}. – : this node does not hold the stream.`;
   }
 
   const poll = new Poll(async (signal) => {
@@ -79,6 +80,7 @@ export function streamsView({ values, failed, worked, ways }) {
     const at = performance.now();
     const online = history.latest?.streams.get("jetstream_stream_online");
     rows = read.map((row) => ({ ...row, rate: noted(row, at), ailing: ailment(row, online?.get(row.name) === 0) }));
+    asOf = Date.now();
     draw();
     worked();
   }, POLL_MS, (error) => {
@@ -90,7 +92,7 @@ export function streamsView({ values, failed, worked, ways }) {
   const element = h("div", { class: "filled" },
     h("div", { class: "bar" }, field("Search", search), field("Order", order), field("Internal", internal)),
     total, table.element);
-  return { title: "Streams", element, close: () => poll.stop() };
+  return { title: "Streams", element, poll, close: () => poll.stop() };
 }
 
 export function streamLink(name) {
@@ -119,6 +121,7 @@ export function streamView({ word: name, failed, worked, ways }) {
   return {
     title: name,
     element: h("div", {}, h("p", {}, h("a", { href: recordsLink(name) }, "Records of it")), live, lines),
+    poll,
     close() {
       poll.stop();
       document.removeEventListener("metrics-read", drawLines);

@@ -69,9 +69,9 @@ export class VirtualTable {
   }
 
   #space(rows) {
-    const made = h("tr", { "aria-hidden": "true", class: "space" });
-    made.style.height = `${rows * ROW}px`;
-    return made;
+    const cell = h("td", { colspan: this.columns.length });
+    cell.style.height = `${rows * ROW}px`;
+    return h("tr", { "aria-hidden": "true", class: "space" }, cell);
   }
 
   #row(place) {
