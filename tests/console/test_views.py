@@ -224,6 +224,7 @@ def test_groups_show_how_far_behind_each_partition_is(tmp_path: Path) -> None:
                 assert (await anext(consumer)).offset == 5
                 await page.get_by_role("link", name="billing").click()
                 partitions = page.get_by_role("region", name="Partitions").get_by_role("row")
+                await partitions.nth(2).wait_for()
                 cells = await partitions.nth(1).get_by_role("cell").all_inner_texts()
                 assert (cells[:4], cells[4] == "nobody") == (["orders", "5", "20", "15"], False)
                 cells = await partitions.nth(2).get_by_role("cell").all_inner_texts()

@@ -93,7 +93,7 @@ def test_without_the_token_there_are_probes_and_no_names_of_streams(
                 status, body = await get(node, "/healthz", *headers)
                 assert status == HTTPStatus.SERVICE_UNAVAILABLE, "a probe is answered all the same"
                 assert json.loads(body) == {"ready": False, "problems": [], "problems_total": 1}
-                for path in ("/metrics", "/nothing", "/"):
+                for path in ("/metrics", "/nothing", "/console/nothing"):
                     status, body = await get(node, path, *headers)
                     assert status == HTTPStatus.UNAUTHORIZED
                     assert b"salaries" not in body

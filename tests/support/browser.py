@@ -115,10 +115,11 @@ def http_address(node: Node) -> tuple[str, int]:
 
 
 SCREENSHOTS: Final = os.environ.get("JETSTREAM_CONSOLE_SCREENSHOTS")
-"""A folder; the tests leave pictures there, for docs/console.md."""
+"""A folder; the tests leave the pictures of docs/console.md there."""
 
 
 async def picture(page: Page, name: str) -> None:
     """Leave a picture of the page, if pictures are wanted."""
     if SCREENSHOTS is not None:
+        await page.evaluate("scrollTo(0, 0)")
         await page.screenshot(path=Path(SCREENSHOTS) / f"console-{name}.png")

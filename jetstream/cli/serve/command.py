@@ -90,7 +90,8 @@ class UpOptions:
             "--http-port",
             min=0,
             max=65_535,
-            help="Probes, metrics, and streams by URL on this port; 0 takes a free one. Off by default.",
+            help="Serve the console, records, probes and metrics over HTTP on this port; 0 takes a free one. "
+            "Off by default.",
         ),
     ] = None
     nats_port: Annotated[

@@ -130,6 +130,10 @@ export class Poll {
     } catch (error) {
       if (abort.signal.aborted) return;
       this.failed(error);
+      if (error.status === 401) {
+        this.abort = null; // until there is a token, and `again`: nobody is asked for it every few seconds
+        return;
+      }
     }
     if (this.abort !== abort) return;
     this.abort = null;

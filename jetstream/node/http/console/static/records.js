@@ -34,9 +34,9 @@ export function recordsView({ word: stream, values, worked, ways }) {
   const counted = h("p", { class: "quiet", id: "counted" });
   const detail = h("div");
   const table = new VirtualTable("Records", [
-    { head: "Offset", cell: (row) => button(count(row.offset), () => open(row), { class: "plain" }), width: "8rem" },
+    { head: "Offset", cell: (row) => button(count(row.offset), () => open(row), { class: "plain" }), width: "6.5rem" },
     { head: "Time (UTC)", cell: (row) => moment(row.timestamp), class: "mono medium", width: "15rem" },
-    { head: "Subject", cell: (row) => row.subject, class: "mono", width: "12rem" },
+    { head: "Subject", cell: (row) => row.subject, class: "mono", width: "20%" },
     { head: "Key", cell: (row) => preview(row, "key"), class: "mono medium", width: "8rem" },
     { head: "Value", cell: (row) => preview(row, "value"), class: "mono" },
   ], { key: (row) => row.offset, open });

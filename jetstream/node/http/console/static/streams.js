@@ -50,15 +50,15 @@ export function streamsView({ values, failed, worked, ways }) {
   let rows = [];
   let asOf = 0;
   const table = new VirtualTable("Streams", [
-    { head: "Stream", cell: (row) => h("a", { href: streamLink(row.name) }, row.name), width: "16rem" },
+    { head: "Stream", cell: (row) => h("a", { href: streamLink(row.name) }, row.name) },
     { head: "State", cell: (row) => stateMark(row.ailing), width: "6.5rem" },
-    { head: "Rate", cell: (row) => rate(row.rate), class: "number", width: "6rem" },
+    { head: "Rate", cell: (row) => rate(row.rate), class: "number", width: "5.5rem" },
     { head: "Records to", cell: (row) => count(row.high_watermark), class: "number medium", width: "8rem" },
-    { head: "Size", cell: (row) => bytes(row.bytes), class: "number", width: "6rem" },
+    { head: "Size", cell: (row) => bytes(row.bytes), class: "number medium", width: "6rem" },
     { head: "In sync", cell: (row) => `${row.isr.length} of ${row.replicas.length}`, class: "medium", width: "5rem" },
     { head: "Leader", cell: (row) => row.leader ?? "none", class: "medium", width: "7rem" },
     { head: "Replicas", cell: (row) => row.replicas.join(", "), class: "wide", width: "10rem" },
-    { head: "Subject", cell: (row) => row.subject, class: "wide" },
+    { head: "Subject", cell: (row) => row.subject, class: "wide", width: "25%" },
   ], { key: (row) => row.name, open: (row) => { location.hash = streamLink(row.name); } });
   const search = h("input", { type: "search", value: values.get("search") ?? "", oninput: draw });
   const order = h("select", { onchange: draw },

@@ -69,7 +69,7 @@ export class VirtualTable {
   }
 
   #space(rows) {
-    const cell = h("td", { colspan: this.columns.length });
+    const cell = h("td"); // one: a wider one would make columns of those that are hidden
     cell.style.height = `${rows * ROW}px`;
     return h("tr", { "aria-hidden": "true", class: "space" }, cell);
   }
