@@ -66,7 +66,7 @@ function navigated() {
     return;
   }
   view?.close();
-  notice.textContent = "";
+  worked();
   const context = {
     word: route.words.join("/"),
     values: route.values,

@@ -56,7 +56,8 @@ export class History {
   add(text, at = Date.now()) {
     this.latest = parsed(text);
     const kept = new Map([...BY_STREAM].map((name) => [name, this.latest.streams.get(name) ?? new Map()]));
-    this.points.push({ at, sums: this.latest.sums, streams: kept });
+    const sums = new Map([...this.latest.sums].filter(([name]) => !name.includes("{")));
+    this.points.push({ at, sums, streams: kept });
     const first = this.points.findIndex((point) => point.at >= at - HOUR_MS);
     this.points.splice(0, first);
   }

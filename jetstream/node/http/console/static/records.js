@@ -118,6 +118,9 @@ export function recordsView({ word: stream, values, worked, ways }) {
       next = after.next === null ? null : Object.fromEntries(after.next);
       if (records.isFull) {
         said.textContent = `The page holds no more: ${count(records.list.length)} records, or ${bytes(KEPT_CHARS)}.`;
+      }
+      // Of a long answer the node does not say in its head where it will end.
+      if (records.isFull || (next === null && records.total === Number(wanted.limit))) {
         next = { ...wanted, from: records.list.at(-1).offset + 1, incarnation: after.incarnation };
       }
       more.disabled = next === null;
@@ -251,7 +254,8 @@ function recordPanel(stream, record, said) {
       : button(`Show all of ${count(shown.length)} characters`, () => choose(name, text, true)));
   }
 
-  const best = "value_base64" in record ? "Hex" : /^\s*[[{]/.test(record.value ?? "") ? "JSON" : "Text";
+  const isJson = /^\s*[[{]/.test(record.value ?? "") && texts.JSON() !== null;
+  const best = "value_base64" in record ? "Hex" : isJson ? "JSON" : "Text";
   choose(best, texts[best]);
   const path = v1("streams", stream, "records", String(record.offset), "value");
   return h("section", { class: "record", tabindex: -1, "aria-label": `Record ${record.offset}`,

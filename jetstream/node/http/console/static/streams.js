@@ -48,6 +48,7 @@ export function arranged(rows, search, order) {
 /** Shows all streams. */
 export function streamsView({ values, failed, worked, ways }) {
   let rows = [];
+  let nodes = [];
   let asOf = 0;
   const table = new VirtualTable("Streams", [
     { head: "Stream", cell: (row) => h("a", { href: streamLink(row.name) }, row.name) },
@@ -56,7 +57,8 @@ export function streamsView({ values, failed, worked, ways }) {
     { head: "Records to", cell: (row) => count(row.high_watermark), class: "number medium", width: "8rem" },
     { head: "Size", cell: (row) => bytes(row.bytes), class: "number medium", width: "6rem" },
     { head: "In sync", cell: (row) => `${row.isr.length} of ${row.replicas.length}`, class: "medium", width: "5rem" },
-    { head: "Leader", cell: (row) => row.leader ?? "none", class: "medium", width: "7rem" },
+    { head: "Leader", cell: (row) => (row.leader === null ? "none" : nodeName(row.leader, nodes, streamLink(row.name))),
+      class: "medium", width: "8rem" },
     { head: "Replicas", cell: (row) => row.replicas.join(", "), class: "wide", width: "10rem" },
     { head: "Subject", cell: (row) => row.subject, class: "wide", width: "25%" },
   ], { key: (row) => row.name, open: (row) => { location.hash = streamLink(row.name); } });
@@ -77,6 +79,7 @@ export function streamsView({ values, failed, worked, ways }) {
 
   const poll = new Poll(async (signal) => {
     const read = await allRows(v1("streams"), "streams", internal.checked ? { internal: true } : {}, signal);
+    nodes = (await cluster()).nodes;
     const at = performance.now();
     const online = history.latest?.streams.get("jetstream_stream_online");
     rows = read.map((row) => ({ ...row, rate: noted(row, at), ailing: ailment(row, online?.get(row.name) === 0) }));

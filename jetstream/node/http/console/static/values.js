@@ -3,6 +3,7 @@
 import { hexByte, pythonBytes, pythonText, quoted } from "./format.js";
 
 const HEX_COLUMNS = 16;
+const WORD_CHARS_MAX = 30_000; // of an argument: Linux takes 128 KiB, and a character has up to four bytes
 
 /** Returns a record of a JSON line; its txid stays text, as numbers of 64 bits are no numbers here. */
 export function recordOf(line) {
@@ -90,14 +91,18 @@ function messageHeaders(record) {
   return { headers, left };
 }
 
+function base64(octets) {
+  return btoa([...octets].map((byte) => String.fromCharCode(byte)).join(""));
+}
+
 /** Returns the command that publishes a record again, for bash and zsh. */
 export function natsPub(record) {
   const { headers, left } = messageHeaders(record);
   const flags = headers.map(([name, value]) => `-H ${quoted(`${name}:${value}`)} `).join("");
   const command = `nats pub --no-templates ${flags}`;
   const note = left.length ? `  # without ${left.join(", ")}: no text` : "";
-  if ("value_base64" in record || record.value?.includes("\0")) {
-    const encoded = record.value_base64 ?? btoa(String.fromCharCode(...bytesOf(record, "value")));
+  if ("value_base64" in record || record.value?.includes("\0") || record.value?.length > WORD_CHARS_MAX) {
+    const encoded = record.value_base64 ?? base64(bytesOf(record, "value"));
     return `printf %s ${encoded} | base64 -d | ${command}--force-stdin -- ${quoted(record.subject)}${note}`;
   }
   return `${command}-- ${quoted(record.subject)} ${record.value ? quoted(record.value) : "''"}${note}`;
