@@ -14,6 +14,7 @@ from tests.support.browser import browser, console
 from tests.support.cluster_scene import three_nodes
 from tests.support.console_scene import console_scene
 from tests.support.nodes import run
+from tests.support.sockets import until
 
 STREAMS = 1_000
 MANY_STREAMS = 10_000
@@ -80,16 +81,17 @@ def test_a_tail_goes_on_when_its_node_is_back(tmp_path: Path) -> None:
             async with browser() as chromium, scene.client() as js:
                 await scene.created(js.nats, "orders", ["b"])
                 await js.publish("orders.x", b"first")
-                view = "records/orders?from=0&follow=true"
+                view = "records/orders?from=latest&follow=true"
                 async with console(chromium, address, view) as (page, watched):
-                    await page.get_by_text("1 records read").wait_for()
+                    await until(lambda: scene.cluster["b"].metric("jetstream_http_readers") == 1)
                     scene.cluster["b"].kill()
                     await page.get_by_text("the tail goes on when it does").wait_for()
                     await page.get_by_text("✗ no answer").wait_for()
                     scene.cluster["b"].start()
                     await scene.until(js.nats, "orders", lambda info: info["state"] == "online")
                     await js.publish("orders.x", b"second")
-                    await page.get_by_text("2 records read").wait_for()
+                    await page.get_by_role("cell", name="second").wait_for()
+                    await page.get_by_text("1 records read").wait_for()
                     await page.get_by_text("✓ ready").wait_for()
                     watched.assert_nothing_is_run()
 

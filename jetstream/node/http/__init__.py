@@ -1,1 +1,1 @@
-"""Probes and metrics over HTTP."""
+"""The HTTP port: the console, records and what else can be read, probes and metrics."""

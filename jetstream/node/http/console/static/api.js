@@ -25,6 +25,28 @@ export class ApiError extends Error {
 /** The node sends readers on to another one, which this page may not ask. */
 export class Elsewhere extends Error {}
 
+/** The node is away, or was cut off in the middle of an answer. */
+export class NoAnswer extends Error {
+  constructor() {
+    super("This node does not answer.");
+  }
+}
+
+/** Runs what needs the network, whose errors the browser tells as it tells those of programs. */
+export async function overNetwork(work) {
+  try {
+    return await work();
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new NoAnswer();
+  }
+}
+
+/** Returns null for what a node may do at any time; throws what is a fault of this page. */
+export function expected(error) {
+  if (error instanceof ApiError || error instanceof Elsewhere || error instanceof NoAnswer) return null;
+  throw error;
+}
+
 export function token() {
   return sessionStorage.getItem(TOKEN);
 }
@@ -39,12 +61,12 @@ export function setToken(text) {
 export async function request(path, { accept = "application/json", signal = null } = {}) {
   const headers = { Accept: accept };
   if (token()) headers.Authorization = `Bearer ${token()}`;
-  const response = await fetch(path, { headers, signal, redirect: "manual", cache: "no-store" });
+  const response = await overNetwork(() => fetch(path, { headers, signal, redirect: "manual", cache: "no-store" }));
   const length = Number(response.headers.get("content-length"));
   if (signal !== null) received.set(signal, (received.get(signal) ?? 0) + length);
   if (response.type === "opaqueredirect") throw new Elsewhere("another node leads the stream");
   if (response.ok || (path === "healthz" && response.status === 503)) return response;
-  const text = await response.text();
+  const text = await overNetwork(() => response.text());
   let problem = { detail: text.trim() };
   if (response.headers.get("content-type")?.includes("json")) problem = JSON.parse(text);
   const error = new ApiError(response.status, problem);
@@ -53,7 +75,8 @@ export async function request(path, { accept = "application/json", signal = null
 }
 
 export async function json(path, signal = null) {
-  return (await request(path, { signal })).json();
+  const response = await request(path, { signal });
+  return JSON.parse(await overNetwork(() => response.text()));
 }
 
 /** Returns all rows of a list that comes in pages. */
@@ -130,6 +153,7 @@ export class Poll {
     } catch (error) {
       if (abort.signal.aborted) return;
       this.failed(error);
+      expected(error);
       if (error.status === 401) {
         this.abort = null; // until there is a token, and `again`: nobody is asked for it every few seconds
         return;

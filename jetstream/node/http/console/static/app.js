@@ -1,6 +1,6 @@
 // The page: which view is shown, the token, the state of the node, keys.
 
-import { ApiError, Poll, json, request, setToken, token } from "./api.js";
+import { Poll, json, overNetwork, request, setToken, token } from "./api.js";
 import { button, facts, field, h, show } from "./dom.js";
 import { clock } from "./format.js";
 import { history } from "./history.js";
@@ -85,10 +85,7 @@ function navigated() {
 
 /** Says why what is shown is old; the view goes on trying. */
 function failed(error) {
-  if (error.name === "AbortError") return;
-  const text = error instanceof ApiError
-    ? `${error.message}${error.code ? ` (${error.code})` : ""}`
-    : error instanceof TypeError ? "This node does not answer." : error.message;
+  const text = error.code ? `${error.message} (${error.code})` : error.message;
   const since = notice.dataset.since ?? clock(Date.now());
   notice.dataset.since = since;
   const known = `${text} What is shown is from before ${since}.`;
@@ -107,7 +104,8 @@ function showHealth({ ready, problems_total: problems }) {
 
 function askToken(reason) {
   if (document.querySelector("dialog[open]")) return;
-  const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false" });
+  const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", pattern: "\\s*[!-~]*\\s*",
+    title: "visible characters of ASCII, as a header carries them" });
   const dialog = h("dialog", { "aria-label": "Token", onclose: () => dialog.remove() },
     h("form", { onsubmit: (event) => {
       event.preventDefault();
@@ -160,7 +158,8 @@ const polls = [
     badge.textContent = "✗ no answer";
   }),
   new Poll(async (signal) => {
-    history.add(await (await request("metrics", { accept: "text/plain", signal })).text());
+    const response = await request("metrics", { accept: "text/plain", signal });
+    history.add(await overNetwork(() => response.text()));
     document.dispatchEvent(new CustomEvent("metrics-read"));
   }, 10_000, () => {}), // the view says what it cannot read, and so does the badge
 ];

@@ -1,6 +1,6 @@
 // Records as lines of JSON, as they come.
 
-import { request } from "./api.js";
+import { overNetwork, request } from "./api.js";
 import { recordOf } from "./values.js";
 
 export const KEPT_RECORDS = 10_000;
@@ -40,19 +40,24 @@ export class Records {
 }
 
 /**
- * Reads records of a path; calls `each(record, chars)` for every one, which returns whether to go on.
- * Returns {incarnation, next}: where to go on, null if there is nothing more as of now, or that is not known.
+ * Reads records of a path. Calls `began({start, incarnation, next})` once: the offset at which they begin, the life
+ * of the stream, and the question for what is behind them (null: there is nothing, or the node does not know yet);
+ * then `each(record, chars)` for every record, which returns whether to go on.
  */
-export async function read(path, each, signal) {
+export async function read(path, began, each, signal) {
   const response = await request(path, { accept: "application/x-ndjson", signal });
-  const after = { incarnation: response.headers.get("jetstream-incarnation"), next: null };
   const link = response.headers.get("link");
-  if (link) after.next = new URLSearchParams(link.slice(link.indexOf("?") + 1, link.indexOf(">")));
+  const next = link === null ? null : new URLSearchParams(link.slice(link.indexOf("?") + 1, link.indexOf(">")));
+  began({
+    start: Number(response.headers.get("jetstream-start-offset")),
+    incarnation: response.headers.get("jetstream-incarnation"),
+    next: next === null ? null : Object.fromEntries(next),
+  });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let begun = []; // of a line that may be long: chunks, to be joined once
   for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return after;
+    const { done, value } = await overNetwork(() => reader.read());
+    if (done) return;
     const lines = value.split("\n");
     if (lines.length === 1) {
       begun.push(value);
@@ -63,7 +68,7 @@ export async function read(path, each, signal) {
     for (const line of lines) {
       if (!each(recordOf(line), line.length)) {
         await reader.cancel();
-        return after;
+        return;
       }
     }
   }

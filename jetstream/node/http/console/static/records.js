@@ -1,6 +1,6 @@
 // Records of a stream: a range of them, or new ones as they come.
 
-import { ApiError, Elsewhere, cluster, consoleOf, json, request } from "./api.js";
+import { Elsewhere, NoAnswer, cluster, consoleOf, expected, json, overNetwork, request } from "./api.js";
 import { button, copyButton, facts, field, h, plainTable, show } from "./dom.js";
 import { bytes, count, moment, query, v1 } from "./format.js";
 import { KEPT_CHARS, Records, read } from "./reading.js";
@@ -106,8 +106,9 @@ export function recordsView({ word: stream, values, worked, ways }) {
   async function readPart(wanted) {
     begin("Reading…");
     const mine = abort;
+    let incarnation = null;
     try {
-      const after = await read(recordsPath(wanted), (record, chars) => {
+      await read(recordsPath(wanted), (head) => ({ incarnation, next } = head), (record, chars) => {
         if (mine.signal.aborted) return false;
         records.add(record, chars);
         soon();
@@ -115,14 +116,12 @@ export function recordsView({ word: stream, values, worked, ways }) {
       }, mine.signal);
       if (mine.signal.aborted) return;
       halt(records.total === 0 ? "No such records." : "");
-      next = after.next === null ? null : Object.fromEntries(after.next);
       if (records.isFull) {
         said.textContent = `The page holds no more: ${count(records.list.length)} records, or ${bytes(KEPT_CHARS)}.`;
       }
       // Of a long answer the node does not say in its head where it will end.
-      if (records.isFull || (next === null && records.total === Number(wanted.limit))) {
-        next = { ...wanted, from: records.list.at(-1).offset + 1, incarnation: after.incarnation };
-      }
+      const isCut = next === null && String(records.total) === wanted.limit;
+      if (records.isFull || isCut) next = { ...wanted, from: records.list.at(-1).offset + 1, incarnation };
       more.disabled = next === null;
       worked();
     } catch (error) {
@@ -142,18 +141,22 @@ export function recordsView({ word: stream, values, worked, ways }) {
     tail.setAttribute("aria-pressed", "true");
     const mine = abort;
     let place = { ...wanted, follow: true };
+    const began = ({ start, incarnation }) => {
+      place = { ...place, from: start, incarnation };
+      said.textContent = "Following: new records are shown as they come.";
+    };
     while (!mine.signal.aborted) {
       try {
-        const after = await read(recordsPath(place), (record, chars) => {
+        await read(recordsPath(place), began, (record, chars) => {
+          if (mine.signal.aborted) return false;
           records.add(record, chars);
           place.from = record.offset + 1;
           soon();
-          return !mine.signal.aborted;
+          return true;
         }, mine.signal);
-        place = { ...place, incarnation: after.incarnation };
       } catch (error) {
         if (mine.signal.aborted) return;
-        if (!(error instanceof TypeError) && error.status !== 503) {
+        if (!(error instanceof NoAnswer) && error.status !== 503) {
           await refused(error);
           return;
         }
@@ -172,19 +175,20 @@ export function recordsView({ word: stream, values, worked, ways }) {
   }
 
   async function refused(error) {
-    halt(error instanceof ApiError && error.code ? `${error.message} (${error.code})` : error.message);
+    halt(error.code ? `${error.message} (${error.code})` : error.message);
+    expected(error);
     if (error instanceof Elsewhere) show(said, await wayElsewhere(stream));
     else if (error.status === 404) show(said, error.message, " ", await partitionsOf(stream));
   }
 
   async function download() {
     const wanted = { ...Object.fromEntries(FIELDS.map((name) => [name, inputs[name].value])), format: format.value };
-    await save(recordsPath(wanted), `${stream}.${FORMATS[format.value]}`, "*/*", said).catch(refused);
+    await save(recordsPath(wanted), `${stream}.${FORMATS[format.value]}`, said).catch(refused);
   }
 
   async function propose() {
     const prefix = inputs.stream.value.trim();
-    const rows = await json(v1("streams") + query({ prefix, limit: NAMES_MAX })).catch(() => null);
+    const rows = await json(v1("streams") + query({ prefix, limit: NAMES_MAX })).catch(expected);
     if (rows !== null) show(names, rows.streams.map((row) => h("option", { value: row.name })));
   }
 
@@ -209,8 +213,11 @@ export function recordsView({ word: stream, values, worked, ways }) {
 
 /** Says which node has the records, and leads there: the policy of this page keeps it from asking others. */
 async function wayElsewhere(stream) {
-  const { leader } = await json(v1("streams", stream));
-  const address = await cluster().then(({ nodes }) => consoleOf(leader, nodes), () => null);
+  const info = await json(v1("streams", stream)).catch(expected);
+  if (!info?.leader) return ["Another node leads it, and this page asks its own node alone."];
+  const { leader } = info;
+  const known = await cluster().catch(expected); // not to a ticket
+  const address = known === null ? null : consoleOf(leader, known.nodes);
   const text = `Node ${leader} leads ${stream}, and this page asks its own node alone. `;
   return [text, address === null ? `Open the console of ${leader}.`
     : h("a", { href: address + location.hash }, `This view at ${leader}`),
@@ -219,14 +226,15 @@ async function wayElsewhere(stream) {
 
 /** Leads to the partitions of a stream that has some. */
 async function partitionsOf(stream) {
-  const info = await json(v1("streams", stream)).catch(() => ({}));
-  if (!info.partitions) return [];
+  const info = await json(v1("streams", stream)).catch(expected);
+  if (!info?.partitions) return [];
   return ["Its partitions: ", info.partitions.map((row) => [h("a", { href: recordsLink(row.name) }, row.name), " "])];
 }
 
-async function save(path, name, accept, said) {
+async function save(path, name, said) {
   said.textContent = "Downloading…";
-  const blob = await (await request(path, { accept })).blob();
+  const response = await request(path, { accept: "*/*" });
+  const blob = await overNetwork(() => response.blob());
   const address = URL.createObjectURL(blob);
   h("a", { href: address, download: name.replaceAll("/", "-") }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
@@ -271,8 +279,8 @@ function recordPanel(stream, record, said) {
     copyButton(() => record.value ?? record.value_base64 ?? "", "Copy value"),
     copyButton(() => natsPub(record), "Copy as nats pub"),
     copyButton(() => pythonPublish(record), "Copy as Python"),
-    value === null ? null : button("Save value", () => save(path, `${stream}-${record.offset}`, "*/*", said)
-      .catch((error) => { said.textContent = error.message; })),
+    value === null ? null : button("Save value", () => save(path, `${stream}-${record.offset}`, said)
+      .catch((error) => { said.textContent = error.message; expected(error); })),
     h("a", { href: streamLink(stream) }, "Its stream")),
   pre, rest);
 }
