@@ -124,13 +124,6 @@ def test_a_thousand_streams_are_there_soon(tmp_path: Path, capsys: pytest.Captur
 
 def test_ten_thousand_streams_are_scrolled_and_searched_with_few_rows_in_the_page(tmp_path: Path) -> None:
     """The list is a made one: only what the page does with it is looked at."""
-    rows = [summary(number) for number in range(MANY_STREAMS)]
-
-    async def listed(route: Route) -> None:
-        asked = parse_qs(urlsplit(route.request.url).query)
-        offset, limit = int(asked["offset"][0]), int(asked["limit"][0])
-        page = {"streams": rows[offset : offset + limit], "total": MANY_STREAMS, "offset": offset}
-        await route.fulfill(body=json.dumps(page), content_type="application/json")
 
     async def scenario() -> None:
         async with (
@@ -158,6 +151,42 @@ def test_ten_thousand_streams_are_scrolled_and_searched_with_few_rows_in_the_pag
             watched.assert_nothing()
 
     run(scenario())
+
+
+def test_a_large_list_is_asked_for_seldom(tmp_path: Path) -> None:
+    """The pause grows with what was read: a megabyte costs a node 80 ms, and is asked for every 80 s."""
+
+    async def scenario() -> None:
+        async with (
+            console_scene(tmp_path) as scene,
+            console(scene.browser, scene.address, "cluster") as (page, watched),
+        ):
+            await page.route("**/v1/streams?*", listed)
+            await page.clock.install()
+            await page.reload()
+            await page.get_by_text("✓ ready").wait_for()
+            await page.keyboard.press("1")
+            await page.get_by_text(f"{MANY_STREAMS:,} of {MANY_STREAMS:,} streams, 1 offline").wait_for()
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+            for _ in range(5):
+                async with page.expect_response("**/healthz"):
+                    await page.clock.run_for(20_000)
+            assert "/v1/streams" not in asked
+            async with page.expect_request("**/v1/streams?*"):
+                await page.clock.run_for(200_000)
+            watched.assert_nothing()
+
+    run(scenario())
+
+
+async def listed(route: Route) -> None:
+    """Answer for a node with many streams."""
+    asked = parse_qs(urlsplit(route.request.url).query)
+    offset, limit = int(asked["offset"][0]), int(asked["limit"][0])
+    rows = [summary(number) for number in range(offset, min(offset + limit, MANY_STREAMS))]
+    page = {"streams": rows, "total": MANY_STREAMS, "offset": offset}
+    await route.fulfill(body=json.dumps(page), content_type="application/json")
 
 
 def summary(number: int) -> dict[str, object]:
@@ -219,7 +248,9 @@ def test_a_page_out_of_sight_asks_nothing(tmp_path: Path) -> None:
             }""")
             asked.clear()
             await page.clock.run_for(600_000)
-            assert asked == []
+            async with page.expect_response("**/livez"):
+                await page.evaluate("fetch('/livez')")
+            assert asked == ["/livez"], "which is the test's own"
             async with page.expect_response("**/v1/streams?*"):
                 await page.evaluate("""() => {
                     delete document.hidden;

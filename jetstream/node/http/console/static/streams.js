@@ -58,7 +58,7 @@ export function streamsView({ values, failed, worked, ways }) {
     { head: "Size", cell: (row) => bytes(row.bytes), class: "number medium", width: "6rem" },
     { head: "In sync", cell: (row) => `${row.isr.length} of ${row.replicas.length}`, class: "medium", width: "5rem" },
     { head: "Leader", cell: (row) => (row.leader === null ? "none" : nodeName(row.leader, nodes, streamLink(row.name))),
-      class: "medium", width: "8rem" },
+      class: "medium", width: "10rem" },
     { head: "Replicas", cell: (row) => row.replicas.join(", "), class: "wide", width: "10rem" },
     { head: "Subject", cell: (row) => row.subject, class: "wide", width: "25%" },
   ], { key: (row) => row.name, open: (row) => { location.hash = streamLink(row.name); } });
