@@ -14,7 +14,6 @@ from tests.support.browser import browser, console
 from tests.support.cluster_scene import three_nodes
 from tests.support.console_scene import console_scene
 from tests.support.nodes import run
-from tests.support.sockets import until
 
 STREAMS = 1_000
 MANY_STREAMS = 10_000
@@ -83,7 +82,7 @@ def test_a_tail_goes_on_when_its_node_is_back(tmp_path: Path) -> None:
                 await js.publish("orders.x", b"first")
                 view = "records/orders?from=latest&follow=true"
                 async with console(chromium, address, view) as (page, watched):
-                    await until(lambda: scene.cluster["b"].metric("jetstream_http_readers") == 1)
+                    await page.get_by_text("Following").wait_for()
                     scene.cluster["b"].kill()
                     await page.get_by_text("the tail goes on when it does").wait_for()
                     await page.get_by_text("✗ no answer").wait_for()

@@ -10,7 +10,7 @@ from playwright.async_api import Browser
 import jetstream
 from jetstream.client.connection import JetstreamClient
 from jetstream.node.node import Node
-from tests.support.browser import browser
+from tests.support.browser import browser, http_address
 from tests.support.nodes import nats_and_node, request
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -30,8 +30,7 @@ class ConsoleScene:
     @property
     def address(self) -> tuple[str, int]:
         """Return where the console is."""
-        assert self.node.http_address is not None
-        return self.node.http_address
+        return http_address(self.node)
 
 
 @asynccontextmanager

@@ -137,7 +137,7 @@ export function recordsView({ word: stream, values, worked, ways }) {
 
   /** Follows; where a response ends, or the node is away, goes on behind the last record that came. */
   async function followOn(wanted) {
-    begin("Following: new records are shown as they come.");
+    begin("Reading…");
     tail.setAttribute("aria-pressed", "true");
     const mine = abort;
     let place = { ...wanted, follow: true };
