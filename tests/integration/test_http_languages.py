@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 import jetstream
+from tests.support.browser import browser
 from tests.support.commands import REPOSITORY
 from tests.support.node_packages import NotInstallable, installed_examples
 from tests.support.nodes import nats_and_node, run
@@ -97,6 +98,32 @@ def test_node_js_reads_the_stream_by_its_url(tmp_path: Path) -> None:
                 assert await printed(tmp_path, "node", str(program)) == f"{RECORDS} orders.us\n"
             finally:
                 program.unlink()
+
+    run(scenario())
+
+
+@pytest.mark.slow(
+    "tests/integration/test_http_languages.py::test_a_python_library_reads_the_stream_by_its_url"
+)
+def test_a_browser_reads_the_stream_by_its_url(tmp_path: Path) -> None:
+    """The program of Node.js, but that the page has the library by a script, and not by an import."""
+    try:
+        library = installed_examples() / "node_modules" / "apache-arrow" / "Arrow.es2015.min.js"
+    except NotInstallable as error:
+        pytest.skip(f"THE EXAMPLE FOR JAVASCRIPT WAS NOT RUN IN A BROWSER: {error}")
+
+    async def scenario() -> None:
+        async with orders(tmp_path) as port, browser() as chromium:
+            page = await chromium.new_page()
+            said: list[str] = []
+            page.on("console", lambda message: said.append(message.text) if message.type == "log" else None)
+            # A page of the node's own without the console's policy, which lets no library in.
+            await page.goto(f"http://127.0.0.1:{port}/livez")
+            await page.add_script_tag(path=library)
+            head, _, program = example("JavaScript", port).partition("\n\n")
+            assert head == 'import { tableFromIPC } from "apache-arrow";'
+            await page.evaluate(f"async () => {{ const {{ tableFromIPC }} = Arrow;\n{program} }}")
+            assert said == [f"{RECORDS} orders.us"]
 
     run(scenario())
 

@@ -24,7 +24,9 @@ def broken(*_: object) -> None:
     raise OursError
 
 
-@pytest.mark.parametrize(("machine", "method"), [("path._ingest", "received"), ("driver._leader", "log_synced")])
+@pytest.mark.parametrize(
+    ("machine", "method"), [("path._ingest", "received"), ("driver._leader", "log_synced")]
+)
 def test_an_error_in_a_stream_stops_the_node(
     machine: str, method: str, tmp_path: Path, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
