@@ -321,3 +321,16 @@ def test_readers_take_no_descriptors_from_the_logs(tmp_path: Path, monkeypatch: 
             assert (await ask(node, "/v1/streams/orders/records")).status == HTTPStatus.SERVICE_UNAVAILABLE
 
     run(scenario())
+
+
+def test_an_old_client_gets_a_body_that_ends_with_the_connection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            followed(tmp_path) as (node, _),
+            raw_exchange(node, "GET /v1/streams/orders/records?columns=value HTTP/1.0") as (reader, _),
+        ):
+            said, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert b"chunked" not in said.lower()
+            assert json.loads(body)["value"] == "0"
+
+    run(scenario())

@@ -124,9 +124,10 @@ class ReadApi:
 
         A web page whose name leads here could have sent it otherwise (DNS rebinding).
         """
-        if self.settings.token is not None or self.gate.require != "none":
-            return
-        host = _host_name(request.header("host") or "")
+        named = request.header("host")
+        if named is None or self.settings.token is not None or self.gate.require != "none":
+            return  # a browser always names a host
+        host = _host_name(named)
         if host in self.settings.hosts or host == "localhost" or _is_address(host):
             return
         raise WrongHost(f"this node is not called {host[:256]!r}: http.hosts may name it", host=host[:256])
