@@ -96,12 +96,9 @@ def _waiting(system: Ours, followers: int, settings: Settings) -> Row:
 def _following(address: str, followers: int) -> Iterator[None]:
     target = f"/v1/streams/{stream_name(0)}/records?from=latest&follow=true&format=events"
     with ExitStack() as stack:
-        connections = [
-            stack.enter_context(socket.create_connection(parse_address(address))) for _ in range(followers)
-        ]
-        for connection in connections:
+        for _ in range(followers):  # one after the other: of peers that ask nothing few are kept
+            connection = stack.enter_context(socket.create_connection(parse_address(address)))
             connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        for connection in connections:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 "), "each follows"
         yield
 
