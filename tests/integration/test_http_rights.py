@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import jetstream
+from envelope.limits import KIB
 from jetstream.node.node import Node
 from tests.support.http_reading import HttpAnswer, ask
 from tests.support.nodes import nats_and_node, run
 from tests.support.socket_operations import ticket
 
 TOKEN = "swordfish"
+SEGMENT_BYTES = 64 * KIB
 
 
 @asynccontextmanager
@@ -22,7 +24,7 @@ async def guarded(directory: Path, **socket: object) -> AsyncIterator[tuple[Node
         jetstream.connect(url) as js,
     ):
         for name in ("in", "out"):
-            await js.streams.create(name, f"{name}.>")
+            await js.streams.create(name, f"{name}.>", segment_bytes=SEGMENT_BYTES)
             for word in ("a", "b"):
                 await js.publish(f"{name}.{word}", word.encode())
         yield node, js
@@ -61,6 +63,19 @@ def test_a_ticket_opens_what_it_opens_at_the_socket_and_nothing_else(tmp_path: P
                     (403, "forbidden"),
                     (404, "record_not_found"),
                 }, target
+
+    run(scenario())
+
+
+def test_what_a_ticket_opens_is_kept_by_no_cache(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with guarded(tmp_path, token="catfish") as (node, js):
+            await js.publish("in.large", bytes(SEGMENT_BYTES))  # the segment before it is sealed
+            target = "/v1/streams/in/records?from=0&to=2"
+            assert "etag" in (await shown(node, target, "catfish")).headers
+            limited = await shown(node, target, await ticket(js, "read", stream="in", subject="in.a"))
+            assert "etag" not in limited.headers
+            assert limited.headers["cache-control"] == "no-store"
 
     run(scenario())
 
