@@ -17,7 +17,7 @@ from jetstream.protocol.requests import Column, Fetch
 from jetstream.protocol.responses import FetchResponse
 
 _FETCH_BYTES: Final = 4 * MIB
-WAIT_MS: Final = 30_000
+WAIT_MS: Final = 45_000
 """How long a fetch of a reader that follows waits for records."""
 _PATIENCE_S: Final = 5.0
 """How long errors that may pass are met with another attempt, while nothing comes."""
